@@ -1,0 +1,146 @@
+"""A torch module as pure functions of a flat parameter vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from motley.core.errors import DataError
+from motley.core.params import Layout
+from motley.core.types import Output
+
+
+class Network:
+    """``net(flat, x)`` runs any `nn.Module` with the parameters of a flat vector; it is pure, so it can be vmapped.
+
+    head: name of the last linear layer; its input is "the features". Found by itself where not given.
+    classifier: names of the layers that make up the classifier when only that is trained (default: the head).
+    order: names of the layers in forward order, where it differs from the order of registration.
+    A module may carry them itself, as attributes ``head_name``, ``classifier`` and ``order``. A module with a method
+    ``features(x)`` that gives the head's input is called in two halves, which saves a hook per call.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        head: str | None = None,
+        classifier: tuple[str, ...] | None = None,
+        order: tuple[str, ...] | None = None,
+    ) -> None:
+        self.module = module
+        self.layout = Layout.of(module, order or getattr(module, "order", None))
+        if not self.layout.layers:
+            raise DataError(f"The model {type(module).__name__} has no parameters to train.")
+        _refuse_running_statistics(module)
+        self.head = head or getattr(module, "head_name", None) or _last_linear(module)
+        names = classifier or getattr(module, "classifier", None) or (self.head,)
+        known = {layer.name for layer in self.layout.layers}
+        for name in (*names, self.head):
+            if name not in known:
+                raise DataError(f"The model has no layer '{name}'; its layers are {', '.join(sorted(known))}.")
+        self.classifier_layers = tuple(sorted(self.layout.index(name) for name in names))
+        head_layer = self.layout.layers[self.layout.index(self.head)]
+        self._head_slots = [slot for slot in self.layout.slots if slot.layer == head_layer.order]
+        self._wire()
+
+    def _wire(self) -> None:
+        places: dict[str, list[tuple[dict[str, Any], str]]] = {slot.name: [] for slot in self.layout.slots}
+        by_identity = {id(p): name for name, p in self.module.named_parameters()}
+        for owner in self.module.modules():
+            for key, parameter in owner._parameters.items():
+                if parameter is not None:
+                    places[by_identity[id(parameter)]].append((owner._parameters, key))
+        self._places = [places[slot.name] for slot in self.layout.slots]
+        head = self.module.get_submodule(self.head)
+        self._head_module = head
+        self._split = callable(getattr(self.module, "features", None)) and not isinstance(
+            getattr(self.module, "features", None), nn.Module
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        hidden = {"_places", "_head_module"}
+        return {key: value for key, value in self.__dict__.items() if key not in hidden}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._wire()
+
+    @property
+    def size(self) -> int:
+        return self.layout.size
+
+    @property
+    def n_layers(self) -> int:
+        return self.layout.n_layers
+
+    @property
+    def n_features(self) -> int:
+        return int(self._head_slots[0].shape[-1])
+
+    @property
+    def n_classes(self) -> int:
+        return int(self._head_slots[0].shape[0])
+
+    def initial(self) -> Tensor:
+        """The module's own weights as a flat vector [P]."""
+        named = {name: p.detach() for name, p in self.module.named_parameters()}
+        return self.layout.flatten(named).clone()
+
+    def __call__(self, flat: Tensor, x: Tensor) -> Output:
+        """Features and logits of a batch."""
+        return self.forward(self.layout.tensors(flat), x)
+
+    def forward(self, tensors: list[Tensor], x: Tensor) -> Output:
+        """As calling, from tensors in slot order: they stand in for the module's parameters during the call."""
+        saved = [places[0][0][places[0][1]] for places in self._places]
+        try:
+            self._put(tensors)
+            return self._run(x)
+        finally:
+            self._put(saved)
+
+    def _put(self, tensors: list[Any]) -> None:
+        for places, tensor in zip(self._places, tensors, strict=True):
+            for owner, key in places:
+                owner[key] = tensor
+
+    def _run(self, x: Tensor) -> Output:
+        if self._split:
+            features = self.module.features(x)  # type: ignore[operator]
+            return Output(features, self._head_module(features))
+        caught: list[Tensor] = []
+        hook = self._head_module.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0]))
+        try:
+            logits = self.module(x)
+        finally:
+            hook.remove()
+        return Output(caught[-1], logits)
+
+    def features(self, flat: Tensor, x: Tensor) -> Tensor:
+        """The input of the last linear layer."""
+        return self(flat, x).features
+
+    def classify(self, flat: Tensor, features: Tensor) -> Tensor:
+        """The last linear layer alone: logits of given features."""
+        pieces = [flat[slot.start : slot.stop].view(slot.shape) for slot in self._head_slots]
+        return nn.functional.linear(features, *pieces)
+
+
+def _last_linear(module: nn.Module) -> str:
+    found = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
+    if not found:
+        raise DataError(
+            f"The model {type(module).__name__} has no nn.Linear layer; name its last layer: Network(module, head='...')."
+        )
+    return found[-1]
+
+
+def _refuse_running_statistics(module: nn.Module) -> None:
+    for name, m in module.named_modules():
+        if getattr(m, "track_running_stats", False) and getattr(m, "running_mean", None) is not None:
+            raise DataError(
+                f"Layer '{name}' keeps running statistics, which cannot be trained client by client; "
+                "use nn.GroupNorm, or track_running_stats=False."
+            )

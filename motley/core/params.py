@@ -1,0 +1,128 @@
+"""A model as one flat vector with a table of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one parameter tensor lies in the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    layer: int
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A module with parameters of its own; ``order`` is its place in the forward pass."""
+
+    name: str
+    start: int
+    stop: int
+    order: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The table that turns a flat vector of ``size`` numbers into named tensors, layer by layer in forward order."""
+
+    slots: tuple[Slot, ...]
+    layers: tuple[Layer, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module, order: tuple[str, ...] | None = None) -> Layout:
+        """The layout of a module; ``order`` names its layers in forward order where registration order is not it."""
+        owned = {name: m for name, m in module.named_modules() if any(True for _ in m.parameters(recurse=False))}
+        names = list(order) if order is not None else list(owned)
+        slots: list[Slot] = []
+        layers: list[Layer] = []
+        position = 0
+        seen: set[int] = set()
+        for name in names:
+            begin = position
+            for key, parameter in owned[name].named_parameters(recurse=False):
+                if id(parameter) in seen:
+                    continue  # tied to an earlier layer
+                seen.add(id(parameter))
+                full = f"{name}.{key}" if name else key
+                slots.append(Slot(full, tuple(parameter.shape), position, len(layers)))
+                position += parameter.numel()
+            if position > begin:
+                layers.append(Layer(name, begin, position, len(layers)))
+        return cls(tuple(slots), tuple(layers))
+
+    @property
+    def size(self) -> int:
+        return self.layers[-1].stop if self.layers else 0
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.layers)
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return [slot.size for slot in self.slots]
+
+    @cached_property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [slot.shape for slot in self.slots]
+
+    @cached_property
+    def layer_sizes(self) -> Tensor:
+        """Number of parameters per layer: [L]."""
+        return torch.tensor([layer.size for layer in self.layers])
+
+    @cached_property
+    def _layer_of(self) -> Tensor:
+        return torch.repeat_interleave(torch.arange(self.n_layers), self.layer_sizes)
+
+    def layer_of(self, device: torch.device | str | None = None) -> Tensor:
+        """The layer index of every parameter: [P]."""
+        return self._layer_of.to(device) if device is not None else self._layer_of
+
+    def tensors(self, flat: Tensor) -> list[Tensor]:
+        """Views of one flat vector [P] in slot order (one `split`, so its gradient is one `cat`)."""
+        return [piece.view(shape) for piece, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
+
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """Named views of one flat vector [P]."""
+        return dict(zip((slot.name for slot in self.slots), self.tensors(flat), strict=True))
+
+    def flatten(self, named: dict[str, Tensor]) -> Tensor:
+        """The flat vector of named tensors."""
+        return torch.cat([named[slot.name].reshape(-1) for slot in self.slots])
+
+    def expand(self, per_layer: Tensor) -> Tensor:
+        """A number per layer [..., L] as a number per parameter [..., P]."""
+        return per_layer[..., self.layer_of(per_layer.device)]
+
+    def per_layer_sum(self, flat: Tensor) -> Tensor:
+        """Sums of [..., P] over each layer: [..., L]."""
+        return torch.stack([piece.sum(-1) for piece in flat.split([layer.size for layer in self.layers], dim=-1)], -1)
+
+    def index(self, name: str) -> int:
+        """The order of the layer with this name."""
+        for layer in self.layers:
+            if layer.name == name:
+                return layer.order
+        raise KeyError(name)

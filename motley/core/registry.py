@@ -1,0 +1,124 @@
+"""Named factories (data sets, partitions, models, fleets, methods, ...) and the short form that names them.
+
+The short form is the same everywhere, on the command line and in recipes: ``name``, ``name(key=value, ...)``, and
+several joined by ``+``: ``dirichlet(alpha=0.1)``, ``fedprox(mu=0.1)+ama``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from motley.core.errors import InputError, UnknownName
+
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """A name with arguments."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{key}={value!r}" for key, value in self.arguments.items())
+        return f"{self.name}({inner})" if inner else self.name
+
+
+def parse(text: str, kind: str = "name") -> list[Call]:
+    """``a(x=1)+b`` as calls; arguments are Python literals (numbers, strings, lists, true/false)."""
+    problem = f"Cannot read the {kind} '{text}': write name, name(key=value) or several joined by '+'"
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        raise InputError(problem + ".") from None
+    calls: list[Call] = []
+    for node in _terms(tree):
+        if isinstance(node, ast.Name):
+            calls.append(Call(node.id, {}))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
+            arguments = {}
+            for keyword in node.keywords:
+                if keyword.arg is None:
+                    raise InputError(problem + ".")
+                arguments[keyword.arg] = _literal(keyword.value, problem)
+            calls.append(Call(node.func.id, arguments))
+        else:
+            raise InputError(problem + ".")
+    return calls
+
+
+def _terms(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _terms(node.left)
+        yield from _terms(node.right)
+    else:
+        yield node
+
+
+def _literal(node: ast.expr, problem: str) -> Any:
+    if isinstance(node, ast.Name):
+        return {"true": True, "false": False, "none": None, "inf": float("inf")}.get(node.id.lower(), node.id)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise InputError(f"{problem}; '{ast.unparse(node)}' is not a number, string or list.") from None
+
+
+class Entry(NamedTuple):
+    """A registered factory and its one-line summary."""
+
+    name: str
+    summary: str
+    factory: Callable[..., Any]
+    meta: dict[str, Any]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The arguments a user may give, with their defaults."""
+        skip = self.meta.get("hidden", ())
+        found = inspect.signature(self.factory).parameters
+        return {name: p.default for name, p in found.items() if name not in skip and p.kind is not p.VAR_KEYWORD}
+
+
+class Registry(Generic[T]):
+    """Factories of one kind, by name."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.entries: dict[str, Entry] = {}
+
+    def add(self, name: str | None = None, **meta: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
+        """Decorator that registers a factory under its own or a given name. ``hidden`` names internal arguments."""
+
+        def wrap(factory: Callable[..., T]) -> Callable[..., T]:
+            key = name or factory.__name__
+            summary = (inspect.getdoc(factory) or "").split("\n\n")[0].replace("\n", " ")
+            self.entries[key] = Entry(key, summary, factory, meta)
+            return factory
+
+        return wrap
+
+    def __getitem__(self, name: str) -> Entry:
+        if name not in self.entries:
+            raise UnknownName(self.kind, name, self.entries)
+        return self.entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(sorted(self.entries.values()))
+
+    def make(self, name: str, /, *args: Any, **arguments: Any) -> T:
+        """Calls the factory of that name; wrong arguments give a sentence."""
+        entry = self[name]
+        try:
+            inspect.signature(entry.factory).bind(*args, **arguments)
+        except TypeError as error:
+            allowed = ", ".join(entry.parameters) or "none"
+            raise InputError(f"The {self.kind} '{name}' cannot be made: {error}; its arguments are: {allowed}.") from None
+        made: T = entry.factory(*args, **arguments)
+        return made

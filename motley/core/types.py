@@ -1,0 +1,190 @@
+"""What flows through a round: one client's view, a minibatch, a plan, and the updates that reached the server.
+
+Everything a client hook sees describes ONE client. A simulator may stack K of them along a leading axis (`Client` is a
+pytree, so ``torch.func.vmap`` maps over it); a part never knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import register_pytree_node, tree_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from motley.core.keys import Key
+    from motley.core.network import Network
+
+Tree = Any
+"""A tensor, or dicts/tuples of trees."""
+
+
+class Facts(NamedTuple):
+    """What a client knows about itself and its task, all as 0-d tensors except ``labels``."""
+
+    client: Tensor  # id, int64
+    round: Tensor  # round of the task, counted from 1, int64
+    n: Tensor  # number of training samples, float32
+    labels: Tensor  # samples per class, float32 [C]
+    lr: Tensor  # learning rate, float32
+    epochs: Tensor  # epochs it will train, float32
+    steps: Tensor  # minibatch steps it will train, float32
+    limited: Tensor  # 1 if its device is computing-limited, float32
+    speed: Tensor  # seconds for one epoch of the whole model on this device, float32
+    upload: Tensor  # seconds to send the whole model up, float32
+
+
+class Data(NamedTuple):
+    """A client's training samples: inputs as the network takes them, labels, and a 0/1 mask (or None: all count)."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+
+
+class Batch(NamedTuple):
+    """A minibatch; rows with mask 0 are padding."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean of one value per sample over the samples that count."""
+        if self.mask is None:
+            return values.mean()
+        return (values * self.mask).sum() / self.mask.sum().clamp_min(1.0)
+
+
+class Output(NamedTuple):
+    """A forward pass: features (the input of the last linear layer) and logits."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client in the middle of its local training. Hooks return changed copies (`with_`)."""
+
+    params: Tensor  # [P] now
+    start: Tensor  # [P] as received
+    trained: Tensor  # [L] 1 where the layer is trained
+    facts: Facts
+    key: Tensor  # int64: for this client in this round
+    epoch: Tensor  # epochs finished so far
+    loss: Tensor  # mean training loss of the last finished epoch (running within an epoch)
+    down: dict[str, Tree]  # what each part sent
+    own: dict[str, Tree]  # what each part keeps on this client
+    notes: dict[str, Tree]  # what each part remembers during this task only
+    dials: dict[str, dict[str, Tensor]]  # the parts' numbers in this round
+    net: Network = field(repr=False)  # the model's functions; the same for all clients
+
+    def with_(self, **changes: Any) -> Client:
+        return replace(self, **changes)
+
+    def keep(self, part: str, state: Tree) -> Client:
+        """This client with new kept state of one part."""
+        return replace(self, own={**self.own, part: state})
+
+    def note(self, part: str, value: Tree) -> Client:
+        """This client with a note of one part."""
+        return replace(self, notes={**self.notes, part: value})
+
+
+_CLIENT_FIELDS = ("params", "start", "trained", "facts", "key", "epoch", "loss", "down", "own", "notes", "dials")
+
+
+def _flatten_client(c: Client) -> tuple[list[Any], Network]:
+    return [getattr(c, name) for name in _CLIENT_FIELDS], c.net
+
+
+def _unflatten_client(values: Any, net: Network) -> Client:
+    return Client(**dict(zip(_CLIENT_FIELDS, values, strict=True)), net=net)
+
+
+register_pytree_node(Client, _flatten_client, _unflatten_client, serialized_type_name="motley.Client")
+
+
+class Setting(NamedTuple):
+    """What a part may know when it makes its server state."""
+
+    net: Network
+    params: Tensor  # [P] the first global model
+    n_clients: int
+
+
+class Plan(NamedTuple):
+    """What the server asks of each member of a cohort, one row per client."""
+
+    epochs: Tensor  # [K] epochs wanted (fractions allowed)
+    floor: Tensor  # [K] fewest epochs worth sending; equals `epochs` where all or nothing
+    lr: Tensor  # [K]
+
+
+class Round(NamedTuple):
+    """The round a server hook is called in."""
+
+    index: int  # from 1
+    key: Key  # for this round's draws
+    cohort: int  # how many clients are wanted
+    now: float  # virtual or wall seconds since the start
+    deadline: float | None = None  # seconds after the round's start
+
+
+class Pool(NamedTuple):
+    """The clients that can be chosen now."""
+
+    ids: Tensor  # [A] int64, ascending
+    n: Tensor  # [N] samples of every client of the population, float32
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What reached the server, stacked over K arrivals in a fixed order."""
+
+    ids: Tensor  # [K] int64
+    round: Tensor  # [K] round each was trained in, int64
+    age: Tensor  # [K] rounds since then, float32
+    start: Tensor  # [K, P] what each one started from
+    delta: Tensor  # [K, P] what went over the wire, decoded
+    trained: Tensor  # [K, L] layers each one trained and sent
+    n: Tensor  # [K] samples, float32
+    loss: Tensor  # [K] mean training loss of the last epoch, float32
+    steps: Tensor  # [K] minibatch steps done, float32
+    epochs: Tensor  # [K] epochs done, float32
+    lr: Tensor  # [K]
+    duration: Tensor  # [K] seconds from dispatch to arrival, float32
+    extras: Mapping[str, Tree]  # what each part's `report` sent up, leaves [K, ...]
+
+    def __len__(self) -> int:
+        return int(self.ids.shape[0])
+
+    @property
+    def models(self) -> Tensor:
+        """[K, P] the clients' models as the server can know them."""
+        return self.start + self.delta
+
+
+def tree_bytes(tree: Tree) -> int:
+    """Bytes of all tensors in a tree."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def stack_trees(trees: list[Tree]) -> Tree:
+    """Stacks equal trees along a new leading axis."""
+    first = trees[0]
+    if isinstance(first, Tensor):
+        return torch.stack(trees)
+    if isinstance(first, dict):
+        return {key: stack_trees([tree[key] for tree in trees]) for key in first}
+    if isinstance(first, tuple):
+        values = [stack_trees(list(column)) for column in zip(*trees, strict=True)]
+        return type(first)(*values) if hasattr(first, "_fields") else tuple(values)
+    if first is None:
+        return None
+    raise TypeError(f"A tree holds tensors, dicts and tuples, not {type(first).__name__}.")

@@ -1,0 +1,68 @@
+"""A data set in memory: training and test samples as tensors, in the smallest type that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from motley.core.errors import DataError
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Turns stored inputs into what a network takes: ``(x * scale - mean) / std`` as float32, per channel or column.
+
+    ``mean`` and ``std`` broadcast against one sample (for example [C, 1, 1] for an image, [D] for a table row).
+    """
+
+    scale: float = 1.0
+    mean: Tensor | float = 0.0
+    std: Tensor | float = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = x.to(torch.float32)
+        if self.scale != 1.0:
+            y = y * self.scale
+        mean = self.mean.to(x.device) if isinstance(self.mean, Tensor) else self.mean
+        std = self.std.to(x.device) if isinstance(self.std, Tensor) else self.std
+        return (y - mean) / std
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test samples. ``inputs`` gives what the network takes; tokens (int64) pass as they are."""
+
+    name: str
+    x: Tensor  # [N, ...] uint8, float32 or int64 (tokens)
+    y: Tensor  # [N] int64
+    test_x: Tensor
+    test_y: Tensor
+    n_classes: int
+    scaling: Scaling | None = None
+    kind: str = "table"  # image (C, H, W), table (D,) or text (T,) tokens
+    groups: Mapping[str, Tensor] = field(default_factory=dict)  # natural client ids per training sample, int64 [N]
+    test_groups: Mapping[str, Tensor] = field(default_factory=dict)
+    vocabulary: int = 0  # of text
+
+    def __post_init__(self) -> None:
+        for what, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
+            if len(x) != len(y):
+                raise DataError(f"The {what} set of '{self.name}' has {len(x)} inputs but {len(y)} labels.")
+            if len(y) and (int(y.min()) < 0 or int(y.max()) >= self.n_classes):
+                raise DataError(f"Labels of '{self.name}' must lie in 0..{self.n_classes - 1}, found {int(y.max())}.")
+        if len(self.x) == 0:
+            raise DataError(f"The data set '{self.name}' has no training samples.")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Stored inputs as the network takes them."""
+        return self.scaling(x) if self.scaling is not None else x

@@ -1,0 +1,115 @@
+"""A data set divided among clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from motley.core.errors import PartitionError
+from motley.core.types import Data
+from motley.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Which training samples each client holds: client i has ``index[offsets[i]:offsets[i + 1]]``."""
+
+    index: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    shared: bool = False  # True where a sample may belong to several clients
+    clusters: NDArray[np.int64] | None = None  # cluster of each client, where the partition makes them
+
+    @classmethod
+    def of(cls, parts: Sequence[NDArray[np.int64]], **rest: object) -> Partition:
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        index = np.concatenate(parts).astype(np.int64) if len(parts) else np.zeros(0, np.int64)
+        return cls(index, offsets, **rest)  # type: ignore[arg-type]
+
+    def __post_init__(self) -> None:
+        sizes = np.diff(self.offsets)
+        if len(sizes) == 0:
+            raise PartitionError("A partition needs at least one client.")
+        if (sizes <= 0).any():
+            empty = int(np.flatnonzero(sizes <= 0)[0])
+            raise PartitionError(
+                f"Client {empty} would get no sample ({int((sizes <= 0).sum())} of {len(sizes)} clients); "
+                "use fewer clients or a milder partition."
+            )
+
+    @property
+    def n_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def __getitem__(self, client: int) -> NDArray[np.int64]:
+        return self.index[self.offsets[client] : self.offsets[client + 1]]
+
+
+class ClientTransform(Protocol):
+    """A change of one client's samples (feature skew, concept shift, own standardisation), pure and vectorised.
+
+    ``clients`` [B] says whose sample each row is; inputs are as the network takes them.
+    """
+
+    def __call__(self, x: Tensor, y: Tensor, clients: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class FederatedData:
+    """A data set, who holds which of its training samples, and how each client's samples are changed."""
+
+    dataset: Dataset
+    partition: Partition
+    transforms: tuple[ClientTransform, ...] = field(default=())
+
+    @property
+    def n_clients(self) -> int:
+        return self.partition.n_clients
+
+    @property
+    def n_classes(self) -> int:
+        return self.dataset.n_classes
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return self.partition.sizes
+
+    @cached_property
+    def labels(self) -> NDArray[np.int32]:
+        """Samples per client and class, as the clients see their labels: [M, C]."""
+        owner = np.repeat(np.arange(self.n_clients), self.sizes)
+        y = self.dataset.y.numpy()[self.partition.index]
+        if self.transforms:
+            rows = torch.from_numpy(self.partition.index)
+            x = torch.zeros(len(rows), *([1] * len(self.dataset.input_shape)))
+            label = torch.from_numpy(y)
+            for transform in self.transforms:
+                if getattr(transform, "moves_labels", False):
+                    _, label = transform(x, label, torch.from_numpy(owner))
+            y = label.numpy()
+        flat = np.bincount(owner * self.n_classes + y, minlength=self.n_clients * self.n_classes)
+        return flat.reshape(self.n_clients, self.n_classes).astype(np.int32)
+
+    def gather(self, rows: Tensor, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the given training samples as the given clients see them; all on the data's device."""
+        x = self.dataset.inputs(self.dataset.x[rows])
+        y = self.dataset.y[rows]
+        for transform in self.transforms:
+            x, y = transform(x, y, clients)
+        return x, y
+
+    def client(self, client: int) -> Data:
+        """All samples of one client, ready for its network."""
+        rows = torch.from_numpy(self.partition[client])
+        x, y = self.gather(rows, torch.full((len(rows),), client))
+        return Data(x, y)

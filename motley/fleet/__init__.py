@@ -1,0 +1,1 @@
+"""Fleets: how fast, how far, how available and how reliable every client is."""
