@@ -2,7 +2,7 @@
 
 MotleyError            anything below; its text is one sentence that says what was given, what is allowed, what to do
 ├── InputError         wrong input by the user: exit code 2
-│   ├── UnknownName    a part, method, data set, ... that does not exist; suggests the nearest name
+│   ├── UnknownNameError    a part, method, data set, ... that does not exist; suggests the nearest name
 │   ├── RecipeError    a recipe key or value that is not allowed
 │   ├── ConflictError  parts that cannot be combined
 │   ├── PartitionError a partition that cannot be made
@@ -49,7 +49,7 @@ class TrainingError(MotleyError):
     """Something went wrong while training."""
 
 
-class UnknownName(InputError):
+class UnknownNameError(InputError):
     """A name that is not registered; the message suggests the nearest one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:

@@ -132,9 +132,10 @@ def _last_linear(module: nn.Module) -> str:
     found = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
     if not found:
         raise DataError(
-            f"The model {type(module).__name__} has no nn.Linear layer; name its last layer: Network(module, head='...')."
+            f"The model {type(module).__name__} has no nn.Linear layer; "
+            "name its last layer: Network(module, head='...')."
         )
-    return found[-1]
+    return str(found[-1])
 
 
 def _refuse_running_statistics(module: nn.Module) -> None:

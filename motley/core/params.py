@@ -93,6 +93,10 @@ class Layout:
         return torch.tensor([layer.size for layer in self.layers])
 
     @cached_property
+    def _layer_split(self) -> list[int]:
+        return [layer.size for layer in self.layers]
+
+    @cached_property
     def _layer_of(self) -> Tensor:
         return torch.repeat_interleave(torch.arange(self.n_layers), self.layer_sizes)
 
@@ -102,7 +106,7 @@ class Layout:
 
     def tensors(self, flat: Tensor) -> list[Tensor]:
         """Views of one flat vector [P] in slot order (one `split`, so its gradient is one `cat`)."""
-        return [piece.view(shape) for piece, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
+        return [piece.view(shape) for piece, shape in zip(torch.split(flat, self._sizes), self._shapes, strict=True)]
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views of one flat vector [P]."""
@@ -118,7 +122,7 @@ class Layout:
 
     def per_layer_sum(self, flat: Tensor) -> Tensor:
         """Sums of [..., P] over each layer: [..., L]."""
-        return torch.stack([piece.sum(-1) for piece in flat.split([layer.size for layer in self.layers], dim=-1)], -1)
+        return torch.stack([piece.sum(-1) for piece in torch.split(flat, self._layer_split, dim=-1)], -1)
 
     def index(self, name: str) -> int:
         """The order of the layer with this name."""

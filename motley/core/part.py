@@ -235,7 +235,8 @@ def _check(parts: list[Part]) -> None:
         fillers = [p.name for p in parts if getattr(p, hook) is not None]
         if rule.shared == "ONE" and len(fillers) > 1:
             raise ConflictError(
-                f"The parts '{fillers[0]}' and '{fillers[1]}' both decide {rule.decides} (hook '{hook}'); keep one of them."
+                f"The parts '{fillers[0]}' and '{fillers[1]}' both decide {rule.decides} (hook '{hook}'); "
+                "keep one of them."
             )
     names = {p.name for p in parts}
     for p in parts:

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from motley.core.errors import InputError, UnknownName
+from motley.core.errors import InputError, UnknownNameError
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self.entries:
-            raise UnknownName(self.kind, name, self.entries)
+            raise UnknownNameError(self.kind, name, self.entries)
         return self.entries[name]
 
     def __contains__(self, name: object) -> bool:
@@ -119,6 +119,8 @@ class Registry(Generic[T]):
             inspect.signature(entry.factory).bind(*args, **arguments)
         except TypeError as error:
             allowed = ", ".join(entry.parameters) or "none"
-            raise InputError(f"The {self.kind} '{name}' cannot be made: {error}; its arguments are: {allowed}.") from None
+            raise InputError(
+                f"The {self.kind} '{name}' cannot be made: {error}; its arguments are: {allowed}."
+            ) from None
         made: T = entry.factory(*args, **arguments)
         return made

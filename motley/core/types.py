@@ -129,7 +129,7 @@ class Plan(NamedTuple):
 class Round(NamedTuple):
     """The round a server hook is called in."""
 
-    index: int  # from 1
+    number: int  # from 1
     key: Key  # for this round's draws
     cohort: int  # how many clients are wanted
     now: float  # virtual or wall seconds since the start

@@ -49,7 +49,9 @@ class Fleet:
     def ideal(cls, n_clients: int, key: Key, *, flops: float = 1e10, bandwidth: float = 1e7) -> Fleet:
         """Equal devices (10 GFLOP/s), equal links (10 MB/s), always there, nothing lost."""
         full = np.full
-        return cls(full(n_clients, flops), full(n_clients, bandwidth), full(n_clients, bandwidth), full(n_clients, False), key)
+        return cls(
+            full(n_clients, flops), full(n_clients, bandwidth), full(n_clients, bandwidth), full(n_clients, False), key
+        )
 
     @property
     def n_clients(self) -> int:
