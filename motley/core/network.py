@@ -137,7 +137,7 @@ def _names(module: nn.Module, attribute: str) -> tuple[str, ...] | None:
     """Layer names that a module carries; an attribute of that name that is something else is not meant for us."""
     found = getattr(module, attribute, None)
     good = isinstance(found, list | tuple) and all(isinstance(name, str) for name in found)
-    return tuple(found) if good and found else None  # type: ignore[arg-type]
+    return tuple(found) if good and found else None
 
 
 def _last_linear(module: nn.Module) -> str:
@@ -164,6 +164,6 @@ def _refuse_dropout(module: nn.Module) -> None:
         share = m.p if isinstance(m, nn.modules.dropout._DropoutNd) else getattr(m, "dropout", 0.0)
         if m.training and isinstance(share, float) and share > 0:
             raise DataError(
-                f"Layer '{name}' drops units at random from torch's global generator, which no other engine can repeat; "
+                f"Layer '{name}' drops units at random from a global generator, which no other engine can repeat; "
                 "remove the dropout, or switch it off with module.eval()."
             )

@@ -1,8 +1,9 @@
 """A virtual clock: an asyncio event loop in which waiting takes no time.
 
 Timers fire in the order of their time; where times are equal, deliveries (`until`) come first in the order of dispatch,
-then other timers in the order of their making. Everything that is ready runs before time moves on. When nothing is ready, `on_idle` may produce work (the federation trains what has been
-dispatched, as one batch) before the clock jumps to the next timer.
+then other timers in the order of their making. Everything that is ready runs before time moves on. When nothing is
+ready, `on_idle` may produce work (the federation trains what has been dispatched, as one batch) before the clock jumps
+to the next timer.
 """
 
 from __future__ import annotations

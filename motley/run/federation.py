@@ -532,8 +532,8 @@ def _settle(flight: Flying, value: bool) -> None:
 
 
 def _work(epochs: float, floor: float, affordable: float, partial: bool) -> tuple[float, float]:
-    """Epochs a device spends, and epochs whose result it sends (0: nothing). Plans are float32: equal up to rounding."""
-    enough = affordable * (1 + 1e-6)
+    """Epochs a device spends, and epochs whose result it sends (0: nothing)."""
+    enough = affordable * (1 + 1e-6)  # plans are float32
     if enough >= epochs:
         return epochs, epochs
     if enough >= floor:
