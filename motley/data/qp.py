@@ -28,7 +28,7 @@ from motley.data.partitions.tools import (
     check_positive,
     labels_of,
     owners_by_counts,
-    share_out,
+    sizes_by_shares,
 )
 
 
@@ -129,9 +129,8 @@ def _demand(
     for column in columns[1:]:
         codes = codes * (int(column.max()) + 1) + column
     _, first, configuration, available = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
-    spare = n - min_size * n_clients
     shares = key.fold("sizes").generator().dirichlet(np.full(n_clients, mu))
-    sizes = min_size + share_out(spare, shares)
+    sizes = sizes_by_shares(n, shares, min_size)
     category, targets, offset = [], [], 0
     for j, column in enumerate(columns):
         present, place = np.unique(column, return_inverse=True)

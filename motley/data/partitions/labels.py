@@ -21,6 +21,7 @@ from motley.data.partitions.tools import (
     labels_of,
     owners_by_counts,
     share_out,
+    sizes_by_shares,
     top_up,
 )
 
@@ -94,8 +95,7 @@ def inner_dirichlet(
     rng = key.generator()
     sizes = even(len(y), n_clients)
     if size_alpha > 0:
-        spare = len(y) - least * n_clients
-        sizes = least + share_out(spare, rng.dirichlet(np.full(n_clients, size_alpha)))
+        sizes = sizes_by_shares(len(y), rng.dirichlet(np.full(n_clients, size_alpha)), least)
     available = np.bincount(y, minlength=dataset.n_classes)
     mix = rng.dirichlet(np.full(dataset.n_classes, alpha), n_clients)
     counts = round_table(fit(mix * sizes[:, None], sizes, available), sizes, available, rng)

@@ -22,6 +22,11 @@ def natural(
     ids = dataset.groups[_group(dataset, group)].numpy()
     names, owner, sizes = np.unique(ids, return_inverse=True, return_counts=True)
     fit = np.flatnonzero(sizes >= min_size)
+    if len(fit) == 0:
+        raise PartitionError(
+            f"No id of '{dataset.name}' has {min_size} training samples (the largest has {int(sizes.max())}); "
+            "lower min_size."
+        )
     wanted = len(fit) if clients is None else clients
     if not 1 <= wanted <= len(fit):
         raise PartitionError(

@@ -22,6 +22,7 @@ from motley.data.partitions.tools import (
     labels_of,
     owners_by_counts,
     share_out,
+    sizes_by_shares,
 )
 
 
@@ -108,5 +109,5 @@ def _sized(dataset: Dataset, shares: Floats, key: Key, min_size: int) -> Partiti
     n = len(dataset)
     least = max(min_size, 1)
     check_minimum(least, len(shares), n)
-    sizes = least + share_out(n - least * len(shares), shares)
+    sizes = sizes_by_shares(n, shares, least)
     return by_sizes(key.fold("order").generator().permutation(n), sizes)

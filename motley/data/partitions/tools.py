@@ -71,6 +71,14 @@ def share_out(total: int, shares: Floats) -> Ints:
     return whole
 
 
+def sizes_by_shares(total: int, shares: Floats, least: int) -> Ints:
+    """Client sizes in proportion to `shares` that add up to `total`, none below `least` (the larger ones give)."""
+    sizes = share_out(total, shares)
+    lacking = np.maximum(least - sizes, 0)
+    surplus = np.maximum(sizes - least, 0).astype(np.float64)
+    return sizes + lacking - share_out(int(lacking.sum()), surplus)
+
+
 def by_sizes(order: Ints, sizes: Ints, **rest: Any) -> Partition:
     """Samples in the given order, cut by sizes."""
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -90,8 +90,10 @@ def eicu() -> Dataset:
     table = eicu_table()
     test = stratified(table.y, TEST_FRACTION, Key.root(0).fold("eicu").generator())
     x = _impute(table.x, ~test)
-    std = x[~test].std(0)
-    scaling = Scaling(1.0, torch.from_numpy(x[~test].mean(0)), torch.from_numpy(np.where(std > 0, std, 1.0)))
+    known = x[~test].astype(np.float64)
+    std = known.std(0)
+    mean, std = known.mean(0).astype(np.float32), np.where(std > 1e-4, std, 1.0).astype(np.float32)
+    scaling = Scaling(1.0, torch.from_numpy(mean), torch.from_numpy(std))
     t = torch.from_numpy
     return Dataset(
         "eicu",

@@ -27,9 +27,9 @@ Bytes = NDArray[np.uint8]
 
 def encode(text: str) -> Bytes:
     """Letters as numbers below 80; a letter outside the alphabet counts as a space."""
-    table = np.full(256, ALPHABET.index(" "), np.uint8)
-    table[np.frombuffer(ALPHABET.encode("latin-1"), np.uint8)] = np.arange(len(ALPHABET))
-    return table[np.frombuffer(text.encode("latin-1", "replace"), np.uint8)]
+    table = np.full(129, ALPHABET.index(" "), np.uint8)
+    table[np.frombuffer(ALPHABET.encode("ascii"), np.uint8)] = np.arange(len(ALPHABET))
+    return table[np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), 128)]
 
 
 def shakespeare(length: int = 80, stride: int = 1, min_size: int = 64) -> Dataset:
