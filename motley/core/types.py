@@ -124,6 +124,7 @@ class Plan(NamedTuple):
     epochs: Tensor  # [K] epochs wanted (fractions allowed)
     floor: Tensor  # [K] fewest epochs worth sending; equals `epochs` where all or nothing
     lr: Tensor  # [K]
+    partial: Tensor  # [K] 1: who must stop early sends what it has reached (at least `floor`); 0: the state at `floor`
 
 
 class Round(NamedTuple):

@@ -1,0 +1,30 @@
+"""Partitions, by name: who holds which training samples.
+
+A partition is a factory ``f(dataset, clients, key, **arguments) -> Partition``; all draws come from the key, so the
+same seed gives the same clients. Work is done on whole arrays, so a million clients take seconds.
+"""
+
+from __future__ import annotations
+
+from motley.core.errors import PartitionError
+from motley.core.keys import Key
+from motley.core.registry import Registry, parse
+from motley.data.dataset import Dataset
+from motley.data.federated import Partition
+from motley.data.partitions import labels
+
+PARTITIONS: Registry[Partition] = Registry("partition")
+"""Factories of partitions; add your own with ``@PARTITIONS.add(hidden=HIDDEN)``."""
+HIDDEN = ("dataset", "clients", "key")
+
+for _factory in (labels.iid, labels.classes, labels.dirichlet):
+    PARTITIONS.add(hidden=HIDDEN)(_factory)
+
+
+def make_partition(spec: str, dataset: Dataset, clients: int | None, key: Key) -> Partition:
+    """A partition from its short form, for example ``dirichlet(alpha=0.1)``."""
+    calls = parse(spec, "partition")
+    if len(calls) != 1:
+        raise PartitionError(f"A run has one partition, but '{spec}' names {len(calls)}.")
+    call = calls[0]
+    return PARTITIONS.make(call.name, dataset, clients, key.fold("partition", call.name), **call.arguments)

@@ -1,0 +1,1 @@
+"""How partitions divide the samples, one module per kind of heterogeneity."""

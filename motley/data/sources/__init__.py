@@ -1,0 +1,1 @@
+"""Readers of the data sets, one module per kind of data."""
