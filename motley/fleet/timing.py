@@ -51,20 +51,3 @@ def task_timing(
         stage(bytes_up, fleet.up),
         np.broadcast_to(np.asarray(delay, np.float64), ids.shape),
     )
-
-
-def steps_of(samples: ArrayLike, epochs: ArrayLike, batch_size: int) -> NDArray[np.float64]:
-    """Minibatch steps for some epochs; a fraction of an epoch is that fraction of its minibatches, rounded up.
-
-    3.5 epochs of 100 samples in batches of 20 are 3 * 5 + ceil(0.5 * 5) = 18 steps.
-    """
-    per_epoch = np.ceil(np.asarray(samples, np.float64) / batch_size)
-    return np.asarray(np.ceil(np.asarray(epochs, np.float64) * per_epoch - 1e-9), np.float64)
-
-
-def samples_of(samples: ArrayLike, epochs: ArrayLike, batch_size: int) -> NDArray[np.float64]:
-    """Samples a client passes through its network in some epochs, whole minibatches of the last one."""
-    n, e = np.asarray(samples, np.float64), np.asarray(epochs, np.float64)
-    whole = np.floor(e)
-    rest = np.minimum(steps_of(n, e - whole, batch_size) * batch_size, n)
-    return np.asarray(whole * n + rest, np.float64)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.fleet.fleet import Fates, Fleet
-from motley.fleet.timing import samples_of, task_timing
+from motley.fleet.timing import task_timing
 
+_WAIT = 60.0  # seconds until the server looks again when nobody is there, as in a simulated run
 _CLIENT_ROUNDS = 20_000_000  # how many (client, round) pairs the rates are taken from, at most
-_WAIT = 60.0  # seconds until the server looks again when nobody is there
 
 Array = NDArray[np.float64]
 
@@ -29,7 +29,6 @@ class Work(NamedTuple):
 
     sizes: NDArray[np.int64]  # [N] samples
     epochs: float
-    batch_size: int
     flops_per_sample: float  # forward and backward
     model_bytes: int
     deadline: float | None
@@ -53,7 +52,7 @@ class Forecast:
     dropout_rate: float  # of all: not there, or the update is lost
     absence_rate: float
     loss_rate: float
-    participation: Array  # [N] share of the complete and timely updates that come from each client
+    participation: NDArray[np.int64]  # [N] complete and timely updates each client would have given, if always asked
     round_times: Array  # [rounds] seconds, under the recipe's deadline
     task_times: Array  # seconds of sampled tasks
     stages: dict[str, float]  # mean share of a task's seconds: download, compute, upload, delay
@@ -66,12 +65,21 @@ class Forecast:
         return normalised_entropy(self.participation)
 
 
-def normalised_entropy(shares: Array) -> float:
-    """H(q) / log N for shares q that sum to 1; 0 where nobody contributes, 1 for a single client who does."""
-    q = shares[shares > 0]
-    if len(shares) == 1 or len(q) == 0:
-        return float(len(q))
-    return float(-(q * np.log(q)).sum() / np.log(len(shares)))
+def normalised_entropy(counts: NDArray[np.int64]) -> float:
+    """H(q) / log N of the shares q behind some counts [N]; 0 where nobody contributes.
+
+    A large population is seen in few rounds, where the entropy of the counts themselves would be far too low; so it is
+    estimated as Chao and Shen (2003) do: with the coverage C = 1 - (counts of one) / (sum of counts) and p = C * share,
+    H = - sum p log p / (1 - (1 - p)^n).
+    """
+    seen = counts[counts > 0].astype(np.float64)
+    n = seen.sum()
+    if n == 0 or len(counts) == 1:
+        return float(n > 0)
+    singles = min((seen == 1).sum(), n - 1)
+    p = (1.0 - singles / n) * seen / n
+    entropy = -(p * np.log(p) / -np.expm1(n * np.log1p(-p * (1 - 1e-15)))).sum()
+    return float(np.clip(entropy / np.log(len(counts)), 0.0, 1.0))
 
 
 class _Tasks(NamedTuple):
@@ -84,21 +92,22 @@ class _Tasks(NamedTuple):
 
 
 def _tasks(fleet: Fleet, work: Work, clients: NDArray[np.int64], fates: Fates) -> _Tasks:
-    epochs = np.minimum(work.epochs, fates.affordable)
-    flops = work.flops_per_sample * samples_of(work.sizes[clients], epochs, work.batch_size)
+    done = fates.affordable >= work.epochs
     timing = task_timing(
-        fleet, clients, flops=flops, bytes_down=work.model_bytes, bytes_up=work.model_bytes, delay=fates.delay
+        fleet,
+        clients,
+        flops=work.flops_per_sample * np.minimum(work.epochs, fates.affordable) * work.sizes[clients],
+        bytes_down=work.model_bytes,
+        bytes_up=np.where(done, work.model_bytes, 0.0),
+        delay=fates.delay,
     )
-    complete = (fates.affordable >= work.epochs) & ~fleet.limited[clients] & (fates.delay_rounds == 0)
+    complete = done & ~fleet.limited[clients] & (fates.delay_rounds == 0)
     return _Tasks(timing.total, complete, fates.lost, np.array([stage.sum() for stage in timing]))
 
 
 def _lasts(tasks: _Tasks, deadline: float | None) -> float:
-    """Seconds of a round: until the last one reports or the deadline; a lost update is waited for until then."""
-    if deadline is not None and tasks.lost.any():
-        return deadline
-    heard = tasks.seconds if tasks.lost.all() else tasks.seconds[~tasks.lost]
-    longest = float(heard.max())
+    """Seconds of a round: until the last of the cohort is through (or known to have failed), or the deadline."""
+    longest = float(tasks.seconds.max())
     return longest if deadline is None else min(deadline, longest)
 
 
@@ -109,7 +118,7 @@ class _Rates:
         self.rounds = 0
         self.there = self.lost = self.dropped = self.stragglers = 0
         self.causes = dict.fromkeys(("limited", "workload", "deadline", "late"), 0)
-        self.participation = np.zeros(n_clients)
+        self.participation = np.zeros(n_clients, np.int64)
 
     def add(self, fleet: Fleet, work: Work, round_index: int, here: NDArray[np.bool_]) -> None:
         ids = np.flatnonzero(here)
@@ -130,7 +139,7 @@ class _Rates:
         self.lost += int(fates.lost.sum())
         self.dropped += len(here) - len(ids) + int(fates.lost.sum())
         self.stragglers += int(late.sum())
-        self.participation[ids] += (~late & ~fates.lost) / max(1, len(ids))
+        self.participation[ids] += ~late & ~fates.lost
 
 
 def forecast(fleet: Fleet, work: Work, *, cohort: int, rounds: int, key: Key) -> Forecast:
@@ -179,14 +188,13 @@ def _summarise(
     population = rates.rounds * fleet.n_clients
     seconds = np.concatenate([tasks.seconds for tasks in played])
     stages = np.sum([tasks.stages for tasks in played], axis=0)
-    total = rates.participation.sum()
     return Forecast(
         straggler_rate=rates.stragglers / max(1, rates.there),
         straggler_causes={name: number / max(1, rates.there) for name, number in rates.causes.items()},
         dropout_rate=rates.dropped / population,
         absence_rate=1.0 - rates.there / population,
         loss_rate=rates.lost / max(1, rates.there),
-        participation=rates.participation / total if total > 0 else rates.participation,
+        participation=rates.participation,
         round_times=np.array([_lasts(tasks, work.deadline) for tasks in played]),
         task_times=seconds,
         stages=dict(zip(("download", "compute", "upload", "delay"), (stages / stages.sum()).tolist(), strict=True)),
@@ -199,20 +207,22 @@ def _outlooks(work: Work, played: list[_Tasks], seconds: Array) -> Iterator[Outl
     """The recipe's deadline, none, and those at which half, most and nearly all tasks would be done."""
     deadlines: dict[str, float | None] = {"wait for all": None}
     for share in (95, 80, 50):
-        deadlines[f"{share} % of tasks"] = float(np.quantile(seconds, share / 100))
+        at = float(np.quantile(seconds, share / 100))
+        if at < min((d for d in deadlines.values() if d is not None), default=float(seconds.max())) * (1 - 1e-6):
+            deadlines[f"{share} % of tasks"] = at
     if work.deadline is not None:
         deadlines["recipe"] = work.deadline
     for name, deadline in deadlines.items():
         limit = np.inf if deadline is None else deadline
         times = [_lasts(tasks, deadline) for tasks in played]
-        done = [tasks.complete & ~tasks.lost & (tasks.seconds <= limit) for tasks in played]
+        done = [tasks.complete & ~tasks.lost & (tasks.seconds <= limit * (1 + 1e-9)) for tasks in played]
         yield Outlook(name, deadline, float(np.mean(times)), float(np.concatenate(done).mean()))
 
 
 def _check(fleet: Fleet, work: Work, cohort: int, rounds: int) -> None:
     if len(work.sizes) != fleet.n_clients:
         raise InputError(f"The data have {len(work.sizes)} clients but the fleet {fleet.n_clients}; they must agree.")
-    for name, value in {"cohort": cohort, "rounds": rounds, "batch size": work.batch_size}.items():
+    for name, value in {"cohort": cohort, "rounds": rounds}.items():
         if value < 1:
             raise InputError(f"The {name} is {value}; it must be at least 1.")
     for name, number in {"epochs": work.epochs, "deadline": work.deadline}.items():

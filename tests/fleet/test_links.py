@@ -8,7 +8,7 @@ import pytest
 from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.fleet.layers import make_fleet
-from motley.fleet.timing import steps_of, task_timing
+from motley.fleet.timing import task_timing
 
 KEY = Key.root(6)
 
@@ -59,8 +59,3 @@ def test_seconds_of_a_task_by_hand() -> None:
     assert timing.compute.tolist() == [2.0, 4.0]
     assert timing.upload.tolist() == [2.0, 2.0]
     assert timing.total.tolist() == [7.0, 19.0]
-
-
-def test_steps_of_fractional_epochs() -> None:
-    assert steps_of([100, 101, 7], [3.5, 1.0, 2.0], 20).tolist() == [18.0, 6.0, 2.0]
-    assert steps_of(100, 0.1 + 0.2, 10) == 3.0  # not 4 for a rounding error
