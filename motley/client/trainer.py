@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
 
 
 def n_steps(epochs: float, n: int, batch_size: int) -> int:
-    """Minibatch steps of ``epochs`` passes; 3.5 epochs are 3 passes and half the minibatches of a fourth, at least 1."""
+    """Minibatch steps of ``epochs`` passes; 3.5 are 3 passes and half the minibatches of a fourth."""
     per_epoch = math.ceil(n / batch_size)
     return max(1, round(epochs * per_epoch))
 
@@ -151,9 +151,7 @@ def span_of(trained: Tensor) -> tuple[Span, bool]:
     return span, len(on) == span.last - span.first
 
 
-def move(
-    training: Training, c: Client, state: Tree, grad: Tensor, mask: Tensor | None
-) -> tuple[Tensor, Tree]:
+def move(training: Training, c: Client, state: Tree, grad: Tensor, mask: Tensor | None) -> tuple[Tensor, Tree]:
     """One optimizer step from a full gradient [P]; where ``mask`` [P] is 0 nothing moves."""
     for _, hook in training.method.hooks("gradient"):
         grad = hook(c, grad)

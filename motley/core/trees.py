@@ -21,7 +21,9 @@ def to_named(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
     elif isinstance(tree, tuple):
         items = [(f"#{i}", value) for i, value in enumerate(tree)]
     else:
-        raise TypeError(f"The state of a part holds tensors, dicts and tuples, not {type(tree).__name__} (at '{prefix}').")
+        raise TypeError(
+            f"The state of a part holds tensors, dicts and tuples, not {type(tree).__name__} (at '{prefix}')."
+        )
     for key, value in items:
         named.update(to_named(value, f"{prefix}/{key}" if prefix else key))
     return named

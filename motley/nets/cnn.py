@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from motley.core.errors import DataError
@@ -22,7 +23,7 @@ class Block(NamedTuple):
 
 
 class ConvNet(Split):
-    """Layers ``conv1, conv2, ..., fc1, fc2, ..., head``."""
+    """Layers ``conv1, conv2, ..., fc1, fc2, ..., head``; ReLU between them, leaky where ``slope`` is not 0."""
 
     def __init__(
         self,
@@ -32,12 +33,14 @@ class ConvNet(Split):
         blocks: tuple[Block, ...],
         hidden: tuple[int, ...],
         classifier: tuple[str, ...] = ("head",),
+        slope: float = 0.0,
     ) -> None:
         super().__init__()
         channels, height, width = image(name, shape)
         self.pools = tuple(block.pool for block in blocks)
         self.n_hidden = len(hidden)
         self.classifier = classifier
+        self.slope = slope
         for i, block in enumerate(blocks, 1):
             self.add_module(f"conv{i}", Conv2d(channels, block.channels, block.kernel, padding=block.padding))
             channels = block.channels
@@ -54,12 +57,12 @@ class ConvNet(Split):
 
     def features(self, x: Tensor) -> Tensor:
         for i, pool in enumerate(self.pools, 1):
-            x = self.get_submodule(f"conv{i}")(x).relu()
+            x = F.leaky_relu(self.get_submodule(f"conv{i}")(x), self.slope)
             if pool:
                 x = max_pool(x)
         h = x.flatten(1)
         for i in range(1, self.n_hidden + 1):
-            h = self.get_submodule(f"fc{i}")(h).relu()
+            h = F.leaky_relu(self.get_submodule(f"fc{i}")(h), self.slope)
         return h
 
 
@@ -97,11 +100,17 @@ def cnn_rebafl(
     channels: list[int] | tuple[int, ...] = (),
     padding: int | None = None,
 ) -> ConvNet:
-    """ReBaFL: 5x5 convolutions with pooling (16, 32 channels; 16, 32, 64 for colour), a linear layer of 128."""
+    """ReBaFL: convolutions with pooling (16, 32 channels; 16, 32, 64 for colour images), a linear layer of 128.
+
+    The paper gives the widths alone. Kernels (5x5, 5x5, then 3x3), paddings (0, 1, 1) and leaky ReLU are those of the
+    networks of the same widths that its first author released with FedPAC. ``padding`` overrides all three.
+    """
     colour = image("cnn_rebafl", shape)[0] > 1
     convolutions = widths("cnn_rebafl", "channels", channels) or ((16, 32, 64) if colour else (16, 32))
-    border = padding if padding is not None else (2 if len(convolutions) > 2 else 0)
-    return ConvNet("cnn_rebafl", shape, classes, tuple(Block(c, 5, border) for c in convolutions), (128,))
+    blocks = tuple(
+        Block(c, 5 if i < 2 else 3, padding if padding is not None else min(i, 1)) for i, c in enumerate(convolutions)
+    )
+    return ConvNet("cnn_rebafl", shape, classes, blocks, (128,), slope=0.01)
 
 
 @model

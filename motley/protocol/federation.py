@@ -58,7 +58,10 @@ class Federation(Protocol):
 
     options: dict[str, Any]  # the protocol's own settings
     weights: Weights  # the global model
-    now: float  # seconds since the start
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
 
     def rounds(self) -> AsyncIterator[Round]:
         """Rounds to come. Evaluation, records and checkpoints happen between two of them."""
@@ -74,15 +77,15 @@ class Federation(Protocol):
         """Everything dispatched and neither delivered nor given up, oldest first; survives a checkpoint."""
 
     async def gather(self, flights: Sequence[Flight], deadline: float | None = None) -> list[Arrival]:
-        """Waits for these flights, at most ``deadline`` seconds; who is not there by then is given up and counted late.
+        """Waits for these flights, at most ``deadline`` seconds; who is late by then is given up.
 
         The arrivals come in the order of dispatch.
         """
 
     async def arrivals(self, until: float | None = None, at_least: int = 0) -> list[Arrival]:
-        """Waits until ``until`` (seconds since start) or until ``at_least`` updates came; what came, in order of arrival.
+        """What came, in order of arrival, by ``until`` (seconds since start) or once ``at_least`` are there.
 
-        Nothing is given up: the rest stays in flight. With ``until=None`` it waits for ``at_least`` (all, if fewer fly).
+        Nothing is given up: the rest stays in flight. Without ``until`` it waits for ``at_least``, or for all.
         """
 
     def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
@@ -97,4 +100,4 @@ class Federation(Protocol):
 
 ProtocolFunction = Callable[[Federation], Awaitable[None]]
 
-PROTOCOLS: Registry[None] = Registry("protocol")
+PROTOCOLS: Registry[Awaitable[None]] = Registry("protocol")

@@ -31,6 +31,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._order = itertools.count()
         self._failure: BaseException | None = None
         self._running = False
+        self._spawned: set[asyncio.Task[None]] = set()
         self.on_idle = on_idle
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -49,6 +50,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(outer)
             self._discard()
         return task.result()
+
+    def spawn(self, coro: Coroutine[Any, Any, None]) -> None:
+        """Starts a task whose failure ends the run."""
+        task = self.create_task(coro)
+        self._spawned.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._spawned.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
 
     def _step(self) -> None:
         if self._ready:
@@ -91,15 +103,21 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> events.Handle:
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> events.Handle:
         handle = events.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> events.TimerHandle:
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> events.TimerHandle:
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
         timer = events.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return timer

@@ -122,15 +122,15 @@ class SimulatedFederation:
         self.store = store
         self.options = dict(options or {})
         self.after_round = after_round
-        self.loop = VirtualLoop(on_idle=self._train_waiting)
+        self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
         self.round = 0
         self.tally = Tally()
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
         self._held: list[tuple[int, asyncio.Future[None]]] = []  # delayed until a round begins
         self._news: asyncio.Future[None] | None = None
-        self._extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
-        self._payload_bytes: int | None = None
+        self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
+        self.payload_bytes: int | None = None
         self._sizes = torch.from_numpy(data.sizes.astype(np.float32))
         self._seconds_per_flop = 1.0 / fleet.flops
 
@@ -185,9 +185,7 @@ class SimulatedFederation:
         for client, start, (epochs, floor, rate, partial) in zip(ids, starts, columns, strict=True):
             fate = self.fleet.fate(client, rnd.number)
             worked, done = _work(epochs, floor, fate.affordable, bool(partial))
-            ticket = Ticket(
-                client, rnd.number, start, down, dials, epochs, worked, done, rate, self.now, fate
-            )
+            ticket = Ticket(client, rnd.number, start, down, dials, epochs, worked, done, rate, self.now, fate)
             flights.append(self._launch(ticket))
         self.tally.participants.extend(ids)
         self.tally.bytes_down += len(ids) * (4 * self.training.net.size + tree_bytes(down))
@@ -240,11 +238,27 @@ class SimulatedFederation:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
+    # ------------------------------------------------------------------ what checkpoints need
+    def tickets(self) -> list[tuple[Ticket, float | None]]:
+        """Everything in the air with its finish time, in order of dispatch."""
+        return [(flight.ticket, flight.finish) for flight in self._air]
+
+    def resume(
+        self, round_number: int, now: float, tickets: list[tuple[Ticket, float | None]], upload_bytes: list[int | None]
+    ) -> None:
+        """Goes back to the end of a round, with these tasks in the air."""
+        self.round = round_number
+        self.extra_bytes, self.payload_bytes = upload_bytes
+        self.loop = VirtualLoop(now, on_idle=self._train_waiting)  # type: ignore[abstract]
+        self._air.clear()
+        for ticket, finish in tickets:
+            self._launch(ticket, finish)
+
     # ------------------------------------------------------------------ the life of a flight
     def _launch(self, ticket: Ticket, finish: float | None = None) -> Flying:
         flight = Flying(ticket, self.loop)
         self._air.append(flight)
-        self.loop.create_task(self._fly(flight, finish))
+        self.loop.spawn(self._fly(flight, finish))
         return flight
 
     async def _fly(self, flight: Flying, finish: float | None = None) -> None:
@@ -291,7 +305,7 @@ class SimulatedFederation:
     @property
     def _needs_outcome_first(self) -> bool:
         """Whether the time a task takes can only be known after training it."""
-        return self.training.method.adaptive or self._extra_bytes is None
+        return self.training.method.adaptive or self.extra_bytes is None
 
     def _train_waiting(self) -> bool:
         """Called when the clock is idle: trains what must be known before time can move on."""
@@ -311,10 +325,10 @@ class SimulatedFederation:
             flight.outcome = outcome
             if not flight.computed.done():
                 flight.computed.set_result(None)
-        if self._extra_bytes is None:
-            self._extra_bytes = tree_bytes(outcomes[0].extras)
+        if self.extra_bytes is None:
+            self.extra_bytes = tree_bytes(outcomes[0].extras)
             if self.training.method.has("encode"):
-                self._payload_bytes = tree_bytes(outcomes[0].payload)
+                self.payload_bytes = tree_bytes(outcomes[0].payload)
 
     def _job(self, ticket: Ticket) -> Job:
         client = ticket.client
@@ -359,8 +373,8 @@ class SimulatedFederation:
 
     def _upload_bytes(self, trained: Tensor) -> int:
         layers = 4 * int((self.training.net.layout.layer_sizes * trained.cpu()).sum())
-        payload = layers if self._payload_bytes is None else self._payload_bytes
-        return payload + (self._extra_bytes or 0)
+        payload = layers if self.payload_bytes is None else self.payload_bytes
+        return payload + (self.extra_bytes or 0)
 
     def _duration(self, flight: Flying) -> float:
         """Seconds from dispatch to arrival: download, compute, upload, delay."""
@@ -463,9 +477,7 @@ class SimulatedFederation:
             epochs=column("epochs"),
             lr=column("lr"),
             duration=column("duration"),
-            extras={
-                name: stack_trees([arrival.extras[name] for arrival in arrivals]) for name in arrivals[0].extras
-            },
+            extras={name: stack_trees([arrival.extras[name] for arrival in arrivals]) for name in arrivals[0].extras},
         )
 
 
@@ -478,6 +490,6 @@ def _work(epochs: float, floor: float, affordable: float, partial: bool) -> tupl
     """Epochs a device spends, and epochs whose result it sends (0: nothing)."""
     if affordable >= epochs:
         return epochs, epochs
-    if affordable >= floor and floor > 0:
+    if affordable >= floor > 0:
         return affordable, affordable if partial else floor
     return affordable, affordable if partial and affordable > 0 else 0.0

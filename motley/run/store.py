@@ -98,7 +98,7 @@ class ClientStore:
         assert self.folder is not None
         path = self.folder / self._where[client]
         prefix = f"{client}/"
-        with safetensors.safe_open(str(path), framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safetensors.safe_open(str(path), framework="pt") as file:
             named = {key[len(prefix) :]: file.get_tensor(key) for key in file.keys() if key.startswith(prefix)}  # noqa: SIM118
         state: State = from_named({key: value.to(self.device) for key, value in named.items()})
         return state

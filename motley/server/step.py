@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -40,16 +42,8 @@ def server_momentum(beta: float = 0.9, lr: Schedule = 1.0) -> Part:
     return Part(init=init, step=step)
 
 
-def _adaptive(
-    second: str, lr: Schedule, beta1: float, beta2: float, tau: float
-) -> Part:
+def _adaptive(second: Callable[[Tensor, Tensor], Tensor], lr: Schedule, beta1: float, tau: float) -> Part:
     """Adaptive server optimizers of Reddi et al. (Algorithm 2); they differ in the second moment alone."""
-    rules = {
-        "adam": lambda v, d: beta2 * v + (1 - beta2) * d * d,
-        "yogi": lambda v, d: v - (1 - beta2) * d * d * torch.sign(v - d * d),
-        "adagrad": lambda v, d: v + d * d,
-    }
-    rule = rules[second]
 
     def init(setting: Setting) -> Tree:
         zero = torch.zeros_like(setting.params)
@@ -58,7 +52,7 @@ def _adaptive(
     def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
         delta = new - old
         m = beta1 * s["m"] + (1 - beta1) * delta
-        v = rule(s["v"], delta)
+        v = second(s["v"], delta)
         return old + value_at(lr, rnd.number) * m / (v.sqrt() + tau), {"m": m, "v": v}
 
     return Part(init=init, step=step)
@@ -67,16 +61,16 @@ def _adaptive(
 @part("step")
 def server_adam(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Part:
     """Adam on the merged change (FedAdam): w = w + lr * m / (sqrt(v) + tau), v0 = tau^2, no bias correction."""
-    return _adaptive("adam", lr, beta1, beta2, tau)
+    return _adaptive(lambda v, d: beta2 * v + (1 - beta2) * d * d, lr, beta1, tau)
 
 
 @part("step")
 def server_yogi(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Part:
     """Yogi on the merged change (FedYogi): v moves towards delta^2 by at most (1 - beta2) * delta^2."""
-    return _adaptive("yogi", lr, beta1, beta2, tau)
+    return _adaptive(lambda v, d: v - (1 - beta2) * d * d * torch.sign(v - d * d), lr, beta1, tau)
 
 
 @part("step")
 def server_adagrad(lr: Schedule = 0.01, beta1: float = 0.0, tau: float = 1e-3) -> Part:
     """Adagrad on the merged change (FedAdagrad): v = v + delta^2."""
-    return _adaptive("adagrad", lr, beta1, 0.0, tau)
+    return _adaptive(lambda v, d: v + d * d, lr, beta1, tau)
