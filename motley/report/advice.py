@@ -119,7 +119,7 @@ def limited_devices(d: Description) -> Advice | None:
     return Advice(
         f"{percent(share)} of devices are computing-limited",
         "consider letting them train the classifier only (feature-extractor sharing)",
-        "the convolutional layers cost most of the time, and differ least between clients (AMA-FES)",
+        "the feature extractor costs most of the time, and differs least between clients (AMA-FES)",
     )
 
 

@@ -14,8 +14,10 @@ from motley.core.keys import Key
 from motley.data import analytics
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fleet
+from motley.nets.cost import flops
 from motley.report.advice import Advice, advise, percent, seconds
 from motley.report.forecast import Forecast, Outlook, Work, forecast
+from motley.run.experiment import Experiment
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _ROWS = 64  # clients whose label mix is kept for pictures
@@ -179,6 +181,23 @@ def describe(
         speed_histogram=Histogram.of(speeds),
         round_time_histogram=Histogram.of(world.round_times),
         task_time_histogram=Histogram.of(world.task_times),
+    )
+
+
+def describe_experiment(experiment: Experiment, rounds: int = 200) -> Description:
+    """Describes what a recipe names, with its model's costs and its schedule."""
+    recipe = experiment.recipe
+    return describe(
+        experiment.data,
+        experiment.fleet,
+        cohort=recipe.cohort,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        flops_per_sample=flops(experiment.cost, 0),
+        model_bytes=4 * experiment.net.size,
+        deadline=recipe.deadline,
+        rounds=rounds,
+        key=experiment.key,
     )
 
 

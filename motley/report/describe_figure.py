@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import textwrap
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ def render_png(description: Description, data: FederatedData, path: str | Path |
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     d = description
-    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.12, hspace=0.06, wspace=0.03, rect=(0, 0, 1, 0.92))
+    fleet = textwrap.wrap(f"fleet: {' + '.join(d.fleet[1:]) or 'ideal'}", 150, max_lines=3, placeholder=" …")
+    top = 0.94 - 0.022 * len(fleet)
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.12, hspace=0.06, wspace=0.03, rect=(0, 0, 1, top))
     figure = Figure(figsize=(12, 7.2), dpi=100, layout=layout, facecolor="white")
     FigureCanvasAgg(figure)
     grid = figure.subplots(2, 3, width_ratios=(1.1, 1.1, 0.9))
@@ -38,12 +41,10 @@ def render_png(description: Description, data: FederatedData, path: str | Path |
     _round_times(grid[1, 1], d)
     _deadlines(grid[1, 2], d)
     figure.text(0.012, 0.97, f"{d.dataset}: {d.clients:,} clients", size=15, weight="bold", color=_INK, va="center")
-    figure.text(0.012, 0.937, f"fleet: {_short(' + '.join(d.fleet[1:]) or 'ideal', 150)}", size=9.5, color=_MUTED)
-    figure.savefig(path, format="png", facecolor="white", metadata={"Software": "motley"})
-
-
-def _short(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    figure.text(0.012, 0.95, "\n".join(fleet), size=9.5, color=_MUTED, va="top")
+    figure.savefig(
+        path, format="png", facecolor="white", metadata={"Software": "motley"}, pil_kwargs={"optimize": True}
+    )
 
 
 def _plain(axes: Any, title: str, note: str = "") -> None:
