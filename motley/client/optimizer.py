@@ -38,7 +38,7 @@ class SGD:
         if self.momentum:
             grad = self.momentum * state["velocity"] + grad
             state = {"velocity": grad}
-        return params - lr * grad, state
+        return torch.addcmul(params, lr, grad, value=-1), state  # w - lr * v in one pass over memory
 
 
 @dataclass(frozen=True)

@@ -61,13 +61,9 @@ def progress(recipe: Recipe, shown: bool) -> Iterator[Callable[[Record], None]]:
             if not seen and record.round > 1:  # resumed: what is done already took no time now
                 bar.reset(task, completed=record.round - 1)
             seen = True
-            told = {} if record.accuracy is None else {"accuracy": f"accuracy {per_cent(record.accuracy)}"}
-            bar.update(
-                task,
-                completed=record.round,
-                speed=f"{speed(record.participants):.0f} clients/s",
-                virtual=duration(record.virtual_time),
-                **told,
-            )
+            if record.accuracy is not None:
+                bar.update(task, accuracy=f"accuracy {per_cent(record.accuracy)}")
+            rate = f"{speed(record.participants):.0f} clients/s"
+            bar.update(task, completed=record.round, speed=rate, virtual=duration(record.virtual_time))
 
         yield observer
