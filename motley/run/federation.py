@@ -176,7 +176,8 @@ class SimulatedFederation:
         ids = list(clients)
         wanted = torch.full((len(ids),), self.schedule.epochs)
         lr = self.schedule.lr * self.schedule.lr_decay ** (rnd.number - 1)
-        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)))
+        limited = torch.from_numpy(self.fleet.limited[ids].astype(np.float32))
+        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)), limited)
         plan = self.server.plan(rnd, ids, plan)
         down, dials = self.server.send(rnd), self.server.dials(rnd)
         starts = list(weights) if weights is not None else [self.weights] * len(ids)
@@ -404,8 +405,9 @@ class SimulatedFederation:
         self.tally.bytes_up += self._upload_bytes(outcome.trained)
         n = float(self._sizes[ticket.client])
         loss = float(outcome.loss)
-        self.tally.loss_sum += loss * n
-        self.tally.samples += n
+        if bool(outcome.trained.any()):
+            self.tally.loss_sum += loss * n
+            self.tally.samples += n
         steps = n_steps(ticket.done, int(n), self.training.batch_size)
         return Arrival(
             client=ticket.client,

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 import motley
 from motley.core.errors import StateError, TrainingError
 from motley.core.types import Round
+from motley.data.split import balanced_sample
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import Federation
 from motley.run import checkpoint
@@ -71,7 +73,7 @@ class Run:
             fleet=e.fleet,
             cost=e.cost,
             executor=self.executor,
-            server=Server(e.method, e.net, params, e.data.n_clients),
+            server=Server(e.method, e.net, params, e.data.n_clients, partial(balanced_sample, e.dataset, e.key)),
             params=params,
             key=e.key,
             schedule=Schedule(
