@@ -125,6 +125,7 @@ class SimulatedFederation:
         self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
         self.round = 0
         self.tally = Tally()
+        self.merged: Updates | None = None  # what this round's last aggregation merged
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
         self._held: list[tuple[int, asyncio.Future[None]]] = []  # delayed until a round begins
@@ -146,6 +147,7 @@ class SimulatedFederation:
     async def rounds(self) -> AsyncIterator[Round]:
         while self.round < self.schedule.rounds:
             self.round += 1
+            self.merged = None
             rnd = self._round()
             self._release()
             await asyncio.sleep(0)  # what was held back for this round settles now
@@ -230,7 +232,7 @@ class SimulatedFederation:
         arrivals = self._sound(arrivals)
         if not arrivals:
             return
-        updates = self._updates(rnd, arrivals)
+        self.merged = updates = self._updates(rnd, arrivals)
         self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
         self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
