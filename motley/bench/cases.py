@@ -120,6 +120,8 @@ def make_jobs(
     for client in clients.tolist():
         n = int(data.sizes[client])
         steps = n_steps(case.epochs, n, case.batch_size)
-        facts = FactsRow(client, number, float(n), data.labels[client], case.lr, case.epochs, float(steps), 0.0, 1.0, 1.0)
+        facts = FactsRow(
+            client, number, float(n), data.labels[client], case.lr, case.epochs, float(steps), 0.0, 1.0, 1.0
+        )
         jobs.append(Job(client, start, facts, steps, key.fold("client", number, client), shared, dials, None))
     return jobs

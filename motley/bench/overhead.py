@@ -86,7 +86,7 @@ class Bare:
         for client in cohort:
             key = self.key.fold("client", number, client).tensor()
             for sum_, value in zip(mean, self.train(self.data.client(client), key), strict=True):
-                sum_ += float(self.data.sizes[client]) / total * value
+                sum_.add_(value, alpha=float(self.data.sizes[client]) / total)
         return mean
 
 
