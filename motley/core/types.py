@@ -38,12 +38,26 @@ class Facts(NamedTuple):
     upload: Tensor  # seconds to send the whole model up, float32
 
 
-class Data(NamedTuple):
-    """A client's training samples: inputs as the network takes them, labels, and a 0/1 mask (or None: all count)."""
+class Data:
+    """A client's training samples: inputs as the network takes them, labels, and a 0/1 mask (or None: all count).
 
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None = None
+    Executors may fetch them only when a hook asks.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
+        self._x, self._y, self._mask = x, y, mask
+
+    @property
+    def x(self) -> Tensor:
+        return self._x
+
+    @property
+    def y(self) -> Tensor:
+        return self._y
+
+    @property
+    def mask(self) -> Tensor | None:
+        return self._mask
 
 
 class Batch(NamedTuple):
@@ -85,7 +99,13 @@ class Client:
     net: Network = field(repr=False)  # the model's functions; the same for all clients
 
     def with_(self, **changes: Any) -> Client:
-        return replace(self, **changes)
+        """A changed copy; called after every step, hence not by `dataclasses.replace`, which takes twice as long."""
+        new = object.__new__(Client)
+        for name in Client.__slots__:
+            object.__setattr__(new, name, changes.pop(name) if name in changes else getattr(self, name))
+        if changes:
+            raise TypeError(f"A client has no field '{next(iter(changes))}'.")
+        return new
 
     def keep(self, part: str, state: Tree) -> Client:
         """This client with new kept state of one part."""
@@ -124,6 +144,7 @@ class Plan(NamedTuple):
     epochs: Tensor  # [K] epochs wanted (fractions allowed)
     floor: Tensor  # [K] fewest epochs worth sending; equals `epochs` where all or nothing
     lr: Tensor  # [K]
+    partial: Tensor  # [K] 1: who must stop early sends what it has reached (at least `floor`); 0: the state at `floor`
 
 
 class Round(NamedTuple):

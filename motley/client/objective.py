@@ -1,0 +1,50 @@
+"""Terms of the local loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from motley.core.network import Network
+from motley.core.part import Part, part
+from motley.core.schedule import Schedule
+from motley.core.types import Batch, Client, Data, Facts, Output, Round, Setting, Tree, Updates
+
+
+@part("objective", neutral={"mu": 0.0}, example={"mu": 1.0})
+def proximal(mu: Schedule = 0.01) -> Part:
+    """Pulls the local model towards the received one: (mu / 2) * ||w - w_t||^2 (FedProx)."""
+
+    def penalty(c: Client, batch: Batch, out: Output) -> Tensor:
+        return 0.5 * c.dials["proximal"]["mu"] * (c.params - c.start).square().sum()
+
+    return Part(penalty=penalty, dials={"mu": mu})
+
+
+@part("objective", example={"alpha": 0.1})
+def dynamic_regulariser(alpha: float = 0.01) -> Part:
+    """Aligns local optima with the global one by a linear and a proximal term (FedDyn, Acar et al., Algorithm 1).
+
+    Client: ``loss - <h_k, w> + (alpha / 2) * ||w - w_t||^2``, then ``h_k = h_k - alpha * (w_k - w_t)``.
+    Server: ``h = h - (alpha / N) * sum_k (w_k - w_t)``; next model ``mean(w_k) - h / alpha``.
+    The published algorithm averages the arrived models without weights: compose it with `plain_mean`.
+    """
+    name = "dynamic_regulariser"
+
+    def keep(net: Network, start: Tensor, facts: Facts) -> Tree:
+        return torch.zeros_like(start)
+
+    def penalty(c: Client, batch: Batch, out: Output) -> Tensor:
+        return 0.5 * alpha * (c.params - c.start).square().sum() - (c.own[name] * c.params).sum()
+
+    def report(c: Client, data: Data) -> tuple[Client, None]:
+        return c.keep(name, c.own[name] - alpha * (c.params - c.start)), None
+
+    def init(setting: Setting) -> Tree:
+        return {"h": torch.zeros_like(setting.params), "n_clients": torch.tensor(float(setting.n_clients))}
+
+    def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
+        h = s["h"] - alpha / s["n_clients"] * updates.delta.sum(0)
+        return new - h / alpha, {**s, "h": h}
+
+    return Part(init=init, keep=keep, penalty=penalty, report=report, step=step)

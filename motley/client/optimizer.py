@@ -1,0 +1,83 @@
+"""Local optimizers as pure functions of flat vectors; they match `torch.optim` step for step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from motley.core.registry import Registry, parse
+from motley.core.types import Tree
+
+OPTIMIZERS: Registry[Optimizer] = Registry("optimizer")
+
+
+class Optimizer(Protocol):
+    """``init`` makes the state of one task; ``step`` moves the parameters."""
+
+    def init(self, params: Tensor) -> Tree: ...
+
+    def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]: ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """``v = momentum * v + (g + weight_decay * w);  w = w - lr * v``."""
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def init(self, params: Tensor) -> Tree:
+        return {"velocity": torch.zeros_like(params)} if self.momentum else {}
+
+    def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        if self.weight_decay:
+            grad = torch.add(grad, params, alpha=self.weight_decay)
+        if self.momentum:
+            grad = torch.add(grad, state["velocity"], alpha=self.momentum)
+            state = {"velocity": grad}
+        return torch.addcmul(params, grad, lr, value=-1.0), state
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with bias correction; weight decay is added to the gradient as in `torch.optim.Adam`."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def init(self, params: Tensor) -> Tree:
+        zero = torch.zeros_like(params)
+        return {"m": zero, "v": zero.clone(), "t": torch.zeros((), device=params.device)}
+
+    def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        if self.weight_decay:
+            grad = grad + self.weight_decay * params
+        t = state["t"] + 1.0
+        m = self.beta1 * state["m"] + (1 - self.beta1) * grad
+        v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
+        m_hat = m / (1 - self.beta1**t)
+        v_hat = v / (1 - self.beta2**t)
+        return params - lr * m_hat / (v_hat.sqrt() + self.eps), {"m": m, "v": v, "t": t}
+
+
+@OPTIMIZERS.add()
+def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """Stochastic gradient descent with momentum and weight decay."""
+    return SGD(momentum, weight_decay)
+
+
+@OPTIMIZERS.add()
+def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
+    """Adam, started anew for every task."""
+    return Adam(beta1, beta2, eps, weight_decay)
+
+
+def make_optimizer(spec: str) -> Optimizer:
+    """An optimizer from its short form, such as ``sgd(momentum=0.9)``."""
+    (call,) = parse(spec, "optimizer")
+    return OPTIMIZERS.make(call.name, **call.arguments)

@@ -1,0 +1,243 @@
+"""Local training of ONE client, as pure functions. Executors call them for one client, or vmap them over many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, pad
+
+from motley.client.optimizer import Optimizer
+from motley.core.keys import fold_in, permutation
+from motley.core.network import Network
+from motley.core.part import Method
+from motley.core.types import Batch, Client, Data, Facts, Tree
+
+
+@dataclass(frozen=True)
+class Training:
+    """What every client of a run does alike."""
+
+    net: Network
+    method: Method
+    optimizer: Optimizer
+    batch_size: int
+
+    @cached_property
+    def full_span(self) -> Span:
+        return Span(0, self.net.n_layers)
+
+
+class Span(NamedTuple):
+    """The layers first..last-1: outside them nothing is trained, so no gradient is computed there."""
+
+    first: int
+    last: int
+
+
+class Task(NamedTuple):
+    """Everything one client receives for one task, beside its data."""
+
+    start: Tensor  # [P]
+    facts: Facts
+    key: Tensor
+    down: dict[str, Tree]
+    own: dict[str, Tree] | None  # None: this client takes part for the first time
+    dials: dict[str, dict[str, Tensor]]
+
+
+class Outcome(NamedTuple):
+    """What one client's task gives back."""
+
+    payload: Tree  # what goes over the wire: the change of the weights [P], or what `encode` made of it
+    trained: Tensor  # [L]
+    extras: dict[str, Tree]
+    own: dict[str, Tree]
+    loss: Tensor
+
+
+def n_steps(epochs: float, n: int, batch_size: int) -> int:
+    """Minibatch steps of ``epochs`` passes; 3.5 are 3 passes and half the minibatches of a fourth."""
+    per_epoch = math.ceil(n / batch_size)
+    return max(1, round(epochs * per_epoch))
+
+
+def begin(training: Training, task: Task, data: Data) -> Client:
+    """The client before its first step."""
+    net, method, facts = training.net, training.method, task.facts
+    trained = torch.ones(net.n_layers, device=task.start.device)
+    for _, hook in method.hooks("trainable"):
+        trained = trained * hook(net, facts)
+    own = task.own
+    if own is None:
+        own = {name: hook(net, task.start, facts) for name, hook in method.hooks("keep")}
+    zero = torch.zeros((), device=task.start.device)
+    c = Client(
+        params=task.start,
+        start=task.start,
+        trained=trained,
+        facts=facts,
+        key=task.key,
+        epoch=zero,
+        loss=zero,
+        down=task.down,
+        own=own,
+        notes={},
+        dials=task.dials,
+        net=net,
+    )
+    for _, hook in method.hooks("begin"):
+        c = hook(c, data)
+    return c
+
+
+def objective(training: Training, c: Client, free: Tensor, span: Span, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The loss as a function of the free parameters (those of the layers in ``span``); also its data term alone."""
+    net, method = training.net, training.method
+    if span == training.full_span:
+        whole = free
+        out = net(free, batch.x)
+    else:
+        tensors, whole = _with_frozen(net, c.params, free, span)
+        out = net.forward(tensors, batch.x)
+    if method.has("logits") or method.has("penalty"):
+        c = c.with_(params=whole)
+    logits = out.logits
+    for _, hook in method.hooks("logits"):
+        logits = hook(c, batch, logits)
+    if batch.mask is None:
+        data_term = cross_entropy(logits, batch.y)
+    else:
+        data_term = batch.mean(cross_entropy(logits, batch.y, reduction="none"))
+    loss = data_term
+    for _, hook in method.hooks("penalty"):
+        loss = loss + hook(c, batch, out)
+    return loss, data_term
+
+
+def _with_frozen(net: Network, params: Tensor, free: Tensor, span: Span) -> tuple[list[Tensor], Tensor]:
+    """Tensors in slot order whose frozen ones carry no gradient, and the whole flat vector."""
+    low, high = bounds(net, span)
+    frozen = params.detach()
+    held = net.layout.tensors(frozen)
+    slots = net.layout.slots
+    sizes = [slot.size for slot in slots if span.first <= slot.layer < span.last]
+    moving = iter(torch.split(free, sizes))
+    tensors = [
+        next(moving).view(slot.shape) if span.first <= slot.layer < span.last else tensor
+        for slot, tensor in zip(slots, held, strict=True)
+    ]
+    return tensors, torch.cat([frozen[:low], free, frozen[high:]])
+
+
+def bounds(net: Network, span: Span) -> tuple[int, int]:
+    """The slice of the flat vector that a span of layers covers."""
+    layers = net.layout.layers
+    if span.first >= span.last:
+        return 0, 0
+    return layers[span.first].start, layers[span.last - 1].stop
+
+
+def span_of(trained: Tensor) -> tuple[Span, bool]:
+    """The smallest span that holds all trained layers, and whether all inside it are trained. Not for use in vmap."""
+    on = [i for i, value in enumerate(trained.tolist()) if value]
+    if not on:
+        return Span(0, 0), True
+    span = Span(on[0], on[-1] + 1)
+    return span, len(on) == span.last - span.first
+
+
+def move(
+    training: Training, c: Client, state: Tree, grad: Tensor, mask: Tensor | None, lr: Tensor
+) -> tuple[Tensor, Tree]:
+    """One optimizer step from a full gradient [P]; where ``mask`` [P] is 0 nothing moves."""
+    for _, hook in training.method.hooks("gradient"):
+        grad = hook(c, grad)
+    params, state = training.optimizer.step(state, c.params, grad, lr)
+    if mask is not None:
+        params = torch.where(mask > 0, params, c.params)
+    return params, state
+
+
+def finish(training: Training, c: Client, data: Data) -> Outcome:
+    """What goes up and what stays after the last step."""
+    extras: dict[str, Tree] = {}
+    for name, hook in training.method.hooks("report"):
+        c, extra = hook(c, data)
+        if extra is not None:
+            extras[name] = extra
+    payload: Tree = c.params - c.start
+    for _, hook in training.method.hooks("encode"):
+        payload = hook(c, payload)
+    return Outcome(payload, c.trained, extras, c.own, c.loss)
+
+
+# --------------------------------------------------------------------------------- one client, step by step
+
+
+def minibatches(key: Tensor, data: Data, batch_size: int, steps: int) -> Iterator[tuple[Batch, bool]]:
+    """The first ``steps`` minibatches; each epoch is a new random order. Says after which one an epoch ends."""
+    n = len(data.y)
+    per_epoch = math.ceil(n / batch_size)
+    for epoch in range(math.ceil(steps / per_epoch)):
+        order = permutation(fold_in(key, epoch), n)
+        if steps - epoch * per_epoch < per_epoch:
+            order = order[: (steps - epoch * per_epoch) * batch_size]
+        xs = data.x.index_select(0, order).split(batch_size)
+        ys = data.y.index_select(0, order).split(batch_size)
+        for j, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            yield Batch(x, y), j == per_epoch - 1
+
+
+def train(training: Training, task: Task, data: Data, observer: Callable[[Client], None] | None = None) -> Outcome:
+    """The whole task of one client, nothing batched and nothing masked: the reference for all executors.
+
+    ``observer`` is called after each step with the client as it is then (for debugging and for real devices).
+    """
+    with torch.no_grad():
+        c = begin(training, task, data)
+    steps = int(task.facts.steps)
+    state = training.optimizer.init(c.params)
+    span, mask, low, high = _focus(training, c)
+    if span.first < span.last:
+        running = torch.zeros((), device=c.params.device)
+        count = 0
+        for batch, ended in minibatches(c.key, data, training.batch_size, steps):
+            free = c.params[low:high].detach().requires_grad_()
+            loss, data_term = objective(training, c, free, span, batch)
+            (grad,) = torch.autograd.grad(loss, free)
+            if high - low < training.net.size:
+                grad = pad(grad, (low, training.net.size - high))
+            with torch.no_grad():
+                params, state = move(training, c, state, grad, mask, c.facts.lr)
+                running = running + data_term.detach()
+                count += 1
+                c = c.with_(params=params)
+                if ended:
+                    c = c.with_(epoch=c.epoch + 1.0, loss=running / count)
+                    running, count = torch.zeros_like(running), 0
+                    for _, hook in training.method.hooks("epoch"):
+                        c = hook(c)
+                    if training.method.adaptive:
+                        span, mask, low, high = _focus(training, c)
+                        if span.first >= span.last:
+                            break
+                if observer is not None:
+                    observer(c)
+        if count:
+            c = c.with_(loss=running / count)
+    with torch.no_grad():
+        return finish(training, c, data)
+
+
+def _focus(training: Training, c: Client) -> tuple[Span, Tensor | None, int, int]:
+    """Which part of the flat vector is trained now: its span of layers, a mask where needed, and its bounds."""
+    span, whole = span_of(c.trained)
+    low, high = bounds(training.net, span)
+    everything = whole and span == training.full_span
+    return span, None if everything else training.net.layout.expand(c.trained), low, high

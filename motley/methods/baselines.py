@@ -1,0 +1,66 @@
+"""The methods everything is compared with."""
+
+from __future__ import annotations
+
+from motley.client.correct import control_variates
+from motley.client.objective import dynamic_regulariser, proximal
+from motley.core.part import Method, compose
+from motley.core.schedule import Schedule
+from motley.methods.registry import METHODS
+from motley.server.aggregate import plain_mean
+from motley.server.step import mix_with_previous, server_adagrad, server_adam, server_momentum, server_yogi
+from motley.server.workload import partial_work
+
+
+@METHODS.add()
+def fedavg(weighted: bool = True) -> Method:
+    """Federated averaging, weighted by samples or plain (McMahan et al. 2017)."""
+    return compose(*(() if weighted else (plain_mean(),)), name="fedavg")
+
+
+@METHODS.add()
+def fedprox(mu: Schedule = 0.01, partial: bool = True) -> Method:
+    """A proximal term, and whatever work a slow device managed is used (Li et al. 2020)."""
+    return compose(proximal(mu=mu), *((partial_work(),) if partial else ()), name="fedprox")
+
+
+@METHODS.add()
+def scaffold() -> Method:
+    """Control variates against client drift (Karimireddy et al. 2020)."""
+    return compose(control_variates(), name="scaffold")
+
+
+@METHODS.add()
+def feddyn(alpha: float = 0.01) -> Method:
+    """Dynamic regularisation (Acar et al. 2021)."""
+    return compose(dynamic_regulariser(alpha=alpha), plain_mean(), name="feddyn")
+
+
+@METHODS.add()
+def fedavgm(beta: float = 0.9, lr: Schedule = 1.0) -> Method:
+    """Server momentum (Hsu et al. 2019)."""
+    return compose(server_momentum(beta=beta, lr=lr), name="fedavgm")
+
+
+@METHODS.add()
+def fedadam(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
+    """Adam on the server (Reddi et al. 2021)."""
+    return compose(server_adam(lr=lr, beta1=beta1, beta2=beta2, tau=tau), name="fedadam")
+
+
+@METHODS.add()
+def fedyogi(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
+    """Yogi on the server (Reddi et al. 2021)."""
+    return compose(server_yogi(lr=lr, beta1=beta1, beta2=beta2, tau=tau), name="fedyogi")
+
+
+@METHODS.add()
+def fedadagrad(lr: Schedule = 0.01, beta1: float = 0.0, tau: float = 1e-3) -> Method:
+    """Adagrad on the server (Reddi et al. 2021)."""
+    return compose(server_adagrad(lr=lr, beta1=beta1, tau=tau), name="fedadagrad")
+
+
+@METHODS.add()
+def ama(alpha0: float = 0.1, eta: float = 2.5e-3, maximum: float = 0.95) -> Method:
+    """Adaptive mixing with the previous global model, alpha = alpha0 + eta * t (Li, Mahmoodi, Lam; eq. 5)."""
+    return compose(mix_with_previous(alpha=alpha0, slope=eta, maximum=maximum), name="ama")

@@ -1,0 +1,103 @@
+"""What a protocol may ask of the world. The same protocol runs on a virtual clock and on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from motley.core.registry import Registry
+from motley.core.types import Round, Tree
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A handle to a model somewhere: the server's, or one that a client holds and can hand on."""
+
+    value: Tensor  # [P]
+
+
+class Arrival(NamedTuple):
+    """One client's update as it reached the server."""
+
+    client: int
+    round: int  # round it was trained in
+    start: Weights
+    delta: Tensor  # [P]
+    trained: Tensor  # [L]
+    extras: dict[str, Tree]
+    own: dict[str, Tree]
+    n: float
+    loss: float
+    steps: int
+    epochs: float
+    lr: float
+    duration: float
+
+    @property
+    def model(self) -> Weights:
+        """The client's model as it went over the wire."""
+        return Weights(self.start.value + self.delta)
+
+
+class Flight(Protocol):
+    """A task on its way: dispatched, not yet delivered."""
+
+    client: int
+    round: int
+
+    def done(self) -> bool: ...
+
+    def result(self) -> Arrival | None: ...
+
+
+class Federation(Protocol):
+    """The seam between a protocol and a clock."""
+
+    options: dict[str, Any]  # the protocol's own settings
+    weights: Weights  # the global model
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+
+    def rounds(self) -> AsyncIterator[Round]:
+        """Rounds to come. Evaluation, records and checkpoints happen between two of them."""
+
+    def select(self, rnd: Round) -> list[int]:
+        """Who trains in this round."""
+
+    def dispatch(self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None) -> list[Flight]:
+        """Sends each client its task, with the global model or with one of its own."""
+
+    @property
+    def flights(self) -> list[Flight]:
+        """Everything dispatched and neither delivered nor given up, oldest first; survives a checkpoint."""
+
+    async def gather(self, flights: Sequence[Flight], deadline: float | None = None) -> list[Arrival]:
+        """Waits for these flights, at most ``deadline`` seconds; who is late by then is given up.
+
+        The arrivals come in the order of dispatch.
+        """
+
+    async def arrivals(self, until: float | None = None, at_least: int = 0) -> list[Arrival]:
+        """What came, in order of arrival, by ``until`` (seconds since start) or once ``at_least`` are there.
+
+        Nothing is given up: the rest stays in flight. Without ``until`` it waits for ``at_least``, or for all.
+        """
+
+    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+        """Lets parts learn from arrivals that are handed on rather than aggregated; accepts the clients' own state."""
+
+    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+        """Merges arrivals into the global model and accepts the clients' own state."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Lets time pass."""
+
+
+ProtocolFunction = Callable[[Federation], Awaitable[None]]
+
+PROTOCOLS: Registry[Awaitable[None]] = Registry("protocol")

@@ -1,0 +1,142 @@
+"""A virtual clock: an asyncio event loop in which waiting takes no time.
+
+Timers fire in the order of their time; where times are equal, deliveries (`until`) come first in the order of dispatch,
+then other timers in the order of their making. Everything that is ready runs before time moves on. When nothing is
+ready, `on_idle` may produce work (the federation trains what has been dispatched, as one batch) before the clock jumps
+to the next timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any, TypeVar
+
+from motley.core.errors import TrainingError
+
+T = TypeVar("T")
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """Just enough of an event loop for tasks, futures, timers and `asyncio.wait`."""
+
+    def __init__(self, now: float = 0.0, on_idle: Callable[[], bool] | None = None) -> None:
+        self._now = now
+        self._ready: deque[events.Handle] = deque()
+        self._timers: list[tuple[float, bool, int, events.TimerHandle]] = []  # time, is it a timeout, order
+        self._order = itertools.count()
+        self._failure: BaseException | None = None
+        self._running = False
+        self._spawned: set[asyncio.Task[None]] = set()
+        self.on_idle = on_idle
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine to its end in virtual time."""
+        task = self.create_task(main)
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        self._running = True
+        try:
+            while not task.done():
+                self._step()
+                if self._failure is not None:
+                    raise self._failure
+        finally:
+            self._running = False
+            events._set_running_loop(outer)
+            self._discard()
+        return task.result()
+
+    def spawn(self, coro: Coroutine[Any, Any, None]) -> None:
+        """Starts a task whose failure ends the run."""
+        task = self.create_task(coro)
+        self._spawned.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._spawned.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._failure = task.exception()
+
+    def _step(self) -> None:
+        if self._ready:
+            handle = self._ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+        elif self.on_idle is not None and self.on_idle():
+            return
+        elif self._timers:
+            when, _, _, timer = heapq.heappop(self._timers)
+            if not timer.cancelled():
+                self._now = max(self._now, when)
+                self._ready.append(timer)
+        else:
+            raise TrainingError("The protocol waits for something that cannot happen: nothing is in flight.")
+
+    def _discard(self) -> None:
+        """Ends what is left (an interrupted run) without complaints about tasks that were never awaited."""
+        for handle in [*self._ready, *(timer for *_, timer in self._timers)]:
+            handle.cancel()
+        self._ready.clear()
+        self._timers.clear()
+
+    # ------------------------------------------------------------------ what asyncio asks of a loop
+    def time(self) -> float:
+        return self._now
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_debug(self) -> bool:
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Context | None = None
+    ) -> events.Handle:
+        handle = events.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Context | None = None
+    ) -> events.TimerHandle:
+        timer = events.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, True, next(self._order), timer))
+        return timer
+
+    async def until(self, when: float, order: int) -> None:
+        """Waits for exactly this moment, before all timeouts of the same moment; ``order`` decides between equals."""
+        reached: asyncio.Future[None] = self.create_future()
+        timer = events.TimerHandle(when, _reach, (reached,), self)
+        heapq.heappush(self._timers, (when, False, order, timer))
+        await reached
+
+    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
+        """Cancelled timers stay in the heap and are passed over."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self._failure = context.get("exception") or TrainingError(str(context.get("message")))
+
+
+def _reach(moment: asyncio.Future[None]) -> None:
+    if not moment.done():
+        moment.set_result(None)

@@ -1,0 +1,52 @@
+"""One client after the other, in this process: the reference, and the one to step through with a debugger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from motley.client.trainer import Outcome, Task, Training, train
+from motley.data.federated import FederatedData
+from motley.run.executors.base import EXECUTORS, Job
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread per client, so that results do not depend on how many clients run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_job(training: Training, data: FederatedData, job: Job) -> Outcome:
+    """Trains one job."""
+    task = Task(job.start, job.facts.tensors(), job.key.tensor(), job.down, job.own, job.dials)
+    return train(training, task, data.client(job.client))
+
+
+class Loop:
+    """Trains jobs one by one on the CPU."""
+
+    name = "loop"
+
+    def __init__(self, training: Training, data: FederatedData) -> None:
+        self.training = training
+        self.data = data
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        with one_thread():
+            return [run_job(self.training, self.data, job) for job in jobs]
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+@EXECUTORS.add("loop", hidden=("training", "data", "workers"))
+def make_loop(training: Training, data: FederatedData, workers: int) -> Loop:
+    """One client after the other in this process; the reference."""
+    return Loop(training, data)

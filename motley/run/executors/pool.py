@@ -1,0 +1,199 @@
+"""A pool of processes, one torch thread each. Data and models lie in shared memory and are sent once."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from motley.client.trainer import Outcome, Training
+from motley.core.errors import InputError, MotleyError, TrainingError
+from motley.data.federated import FederatedData
+from motley.run.executors.base import EXECUTORS, Job
+from motley.run.executors.loop import run_job
+
+
+def _to_wire(tree: Any) -> Any:
+    """Tensors as arrays: plain bytes in a pickle, no shared-memory handles for small things."""
+    return tree_map(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def _from_wire(tree: Any) -> Any:
+    import numpy as np
+
+    return tree_map(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+
+
+def _work(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
+    """The life of a worker: receive a job, train it, send the outcome."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)
+    while True:
+        try:
+            message = pipe.recv_bytes()
+        except EOFError:
+            return
+        if not message:
+            return
+        job, slot = pickle.loads(message)
+        try:
+            outcome = run_job(training, data, replace(_unpack(job), start=starts[slot].clone()))
+            reply: Any = tuple(_to_wire(outcome))
+        except MotleyError as error:
+            reply = error
+        except Exception as error:
+            reply = TrainingError(f"Client {job[0]} failed in a worker process: {type(error).__name__}: {error}")
+        try:
+            pipe.send_bytes(pickle.dumps(reply, protocol=5))
+        except OSError:
+            return  # the run was ended while this client trained
+
+
+def _pack(job: Job) -> tuple[Any, ...]:
+    return (job.client, job.facts, job.steps, job.key, *map(_to_wire, (job.down, job.dials, job.own)))
+
+
+def _unpack(packed: tuple[Any, ...]) -> Job:
+    client, facts, steps, key, down, dials, own = packed
+    return Job(client, torch.empty(0), facts, steps, key, _from_wire(down), _from_wire(dials), _from_wire(own))
+
+
+class Pool:
+    """Spreads jobs over worker processes; each worker takes the next job as soon as it is free."""
+
+    name = "pool"
+    n_slots = 64  # models that jobs in flight start from, in shared memory
+
+    def __init__(self, training: Training, data: FederatedData, workers: int) -> None:
+        if workers < 1:
+            raise InputError(f"A pool needs at least one worker, not {workers}.")
+        context = multiprocessing.get_context("spawn")
+        self.starts = torch.zeros(self.n_slots, training.net.size).share_memory_()
+        dataset = data.dataset
+        for tensor in (dataset.x, dataset.y):
+            tensor.share_memory_()
+        self.data = data
+        self.pipes: list[Connection] = []
+        self.processes = []
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, training, data, self.starts), daemon=True)
+            try:
+                with _quiet_threads():
+                    process.start()
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                self.close()
+                raise InputError(
+                    f"The run cannot be sent to worker processes: {error}; "
+                    "define models, schedules and parts at the top of a module, or use executor=loop."
+                ) from None
+            theirs.close()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        outcomes: list[Outcome | None] = [None] * len(jobs)
+        slots = _Slots(self.starts)
+        # The longest first, so that no worker is left alone with a long job at the end.
+        queue = sorted(range(len(jobs)), key=lambda i: (-jobs[i].steps, i))
+        busy: dict[Connection, int] = {}
+        idle = list(self.pipes)
+        while queue or busy:
+            while queue and idle and slots.has_room(jobs[queue[0]].start):
+                index = queue.pop(0)
+                pipe = idle.pop()
+                slot = slots.take(jobs[index].start)
+                pipe.send_bytes(pickle.dumps((_pack(jobs[index]), slot), protocol=5))
+                busy[pipe] = index
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                index = busy.pop(ready)
+                idle.append(ready)
+                outcomes[index] = self._receive(ready, jobs[index])
+                slots.give(jobs[index].start)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _receive(self, pipe: Connection, job: Job) -> Outcome:
+        try:
+            reply = pickle.loads(pipe.recv_bytes())
+        except (EOFError, OSError):
+            raise TrainingError(
+                f"A worker process died while training client {job.client}, perhaps for lack of memory; "
+                "use fewer workers (workers=...) or executor=loop."
+            ) from None
+        if isinstance(reply, Exception):
+            raise reply
+        return Outcome(*_from_wire(reply))
+
+    def close(self) -> None:
+        for pipe in self.pipes:
+            with contextlib.suppress(OSError):
+                pipe.send_bytes(b"")
+                pipe.close()
+        for process in self.processes:
+            process.join(timeout=2)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+        self.pipes, self.processes = [], []
+
+
+class _Slots:
+    """Which shared slot holds which start model, and how many running jobs read it."""
+
+    def __init__(self, starts: Tensor) -> None:
+        self.starts = starts
+        self.free = list(range(len(starts)))[::-1]
+        self.used: dict[int, tuple[int, int]] = {}  # id of the tensor -> slot, readers
+
+    def has_room(self, start: Tensor) -> bool:
+        return bool(self.free) or id(start) in self.used
+
+    def take(self, start: Tensor) -> int:
+        if id(start) in self.used:
+            slot, readers = self.used[id(start)]
+        else:
+            slot, readers = self.free.pop(), 0
+            self.starts[slot] = start
+        self.used[id(start)] = (slot, readers + 1)
+        return slot
+
+    def give(self, start: Tensor) -> None:
+        slot, readers = self.used[id(start)]
+        if readers > 1:
+            self.used[id(start)] = (slot, readers - 1)
+        else:
+            del self.used[id(start)]
+            self.free.append(slot)
+
+
+@contextlib.contextmanager
+def _quiet_threads() -> Any:
+    """Children must not start threads of their own while they import."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@EXECUTORS.add("pool", hidden=("training", "data", "workers"))
+def make_pool(training: Training, data: FederatedData, workers: int) -> Pool:
+    """A pool of processes with one thread each; as many workers as cores unless told."""
+    return Pool(training, data, workers or os.cpu_count() or 1)

@@ -1,0 +1,85 @@
+"""From a recipe to the things it names: data, fleet, network, method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from motley.client.optimizer import make_optimizer
+from motley.client.trainer import Training
+from motley.core.errors import RecipeError
+from motley.core.keys import Key
+from motley.core.network import Network
+from motley.core.part import Method, compose
+from motley.data.dataset import Dataset
+from motley.data.datasets import load as load_dataset
+from motley.data.federated import FederatedData
+from motley.data.partition import make_partition
+from motley.fleet import Fleet, make_fleet
+from motley.methods import make_method
+from motley.nets.cost import Cost, cost_of
+from motley.nets.zoo import build
+from motley.protocol import PROTOCOLS
+from motley.run.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run works with."""
+
+    recipe: Recipe
+    data: FederatedData
+    fleet: Fleet
+    method: Method
+    training: Training
+    cost: Cost
+    key: Key
+
+    @property
+    def net(self) -> Network:
+        return self.training.net
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.data.dataset
+
+
+def prepare(
+    recipe: Recipe,
+    *,
+    data: FederatedData | None = None,
+    net: Network | None = None,
+    method: Method | None = None,
+    fleet: Fleet | None = None,
+) -> Experiment:
+    """Builds what a recipe names; anything given in Python replaces what the recipe says."""
+    key = Key.root(recipe.seed)
+    if method is None:
+        method = make_method(recipe.method, recipe.params)
+    if recipe.protocol is not None:
+        method = compose(method, protocol=recipe.protocol, name=method.name)
+    PROTOCOLS[method.protocol]
+    if data is None:
+        data = _divide(recipe, load_dataset(recipe.data), key)
+    dataset = data.dataset
+    if net is None:
+        net = build(recipe.model, dataset.input_shape, dataset.n_classes, dataset.vocabulary, key.fold("init"))
+    if net.n_classes < dataset.n_classes:
+        raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_classes} classes.")
+    if fleet is None:
+        fleet = make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
+    training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size)
+    return Experiment(recipe, data, fleet, method, training, cost_of(net, dataset.inputs(dataset.x[:1])), key)
+
+
+def _divide(recipe: Recipe, dataset: Dataset, key: Key) -> FederatedData:
+    partition = make_partition(recipe.partition, dataset, recipe.clients, key.fold("partition"))
+    return FederatedData(dataset, partition)
+
+
+def initial_params(experiment: Experiment) -> Tensor:
+    """The first global model [P]."""
+    params = experiment.net.initial()
+    return params.to(torch.float32)

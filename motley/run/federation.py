@@ -1,0 +1,541 @@
+"""The federation on a virtual clock: dispatches tasks, trains them in batches, delivers them at their finish times."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from motley.client.trainer import Outcome, Training, n_steps, span_of
+from motley.core.errors import TrainingError
+from motley.core.keys import Key
+from motley.core.types import Plan, Pool, Round, Tree, Updates, stack_trees, tree_bytes
+from motley.data.federated import FederatedData
+from motley.fleet.fleet import Fate, Fleet
+from motley.nets.cost import Cost, flops
+from motley.protocol.federation import Arrival, Flight, Weights
+from motley.run.clock import VirtualLoop
+from motley.run.executors.base import Executor, FactsRow, Job
+from motley.run.store import ClientStore
+from motley.server.server import Server
+
+EMPTY_ROUND_SECONDS = 60.0  # how long the server waits before it looks again when nobody can be reached
+
+
+class Schedule(NamedTuple):
+    """How long and how hard a run trains."""
+
+    rounds: int
+    cohort: int
+    epochs: float
+    lr: float
+    lr_decay: float = 1.0  # lr in round t is lr * lr_decay ** (t - 1)
+    deadline: float | None = None
+    on_bad_update: str = "stop"  # or "drop"
+
+
+@dataclass
+class Tally:
+    """What happened since the last record."""
+
+    participants: list[int] = field(default_factory=list)
+    arrived: int = 0
+    lost: int = 0
+    late: int = 0
+    stale: list[int] = field(default_factory=list)  # ages of aggregated updates that were not of this round
+    bytes_down: int = 0
+    bytes_up: int = 0
+    loss_sum: float = 0.0
+    samples: float = 0.0
+
+
+class Ticket(NamedTuple):
+    """What is needed to train a task, or to train it again after a restart."""
+
+    client: int
+    round: int
+    start: Weights
+    down: dict[str, Tree]
+    dials: dict[str, dict[str, Tensor]]
+    assigned: float  # epochs wanted
+    worked: float  # epochs the device really spends
+    done: float  # epochs whose result is sent; 0: nothing
+    lr: float
+    dispatched: float
+    fate: Fate
+
+
+class Aloft(NamedTuple):
+    """A flight as a checkpoint holds it; `held` and `landed` are its places in those queues, if it is there."""
+
+    ticket: Ticket
+    finish: float | None
+    held: int | None = None
+    landed: int | None = None
+    landed_at: float | None = None
+
+
+class Flying:
+    """A flight on the virtual clock."""
+
+    def __init__(self, ticket: Ticket, loop: VirtualLoop, number: int) -> None:
+        self.ticket = ticket
+        self.number = number  # counts dispatches: the order of flights that finish at the same time
+        self.client = ticket.client
+        self.round = ticket.round
+        self.outcome: Outcome | None = None
+        self.computed = loop.create_future()
+        self.settled: asyncio.Future[bool] = loop.create_future()  # True: arrived, False: lost or held back
+        self.arrival: Arrival | None = None
+        self.finish: float | None = None
+        self.landed_at: float | None = None
+        self.given_up = False
+
+    def done(self) -> bool:
+        return self.settled.done() and self.arrival is not None
+
+    def result(self) -> Arrival | None:
+        return self.arrival
+
+
+class SimulatedFederation:
+    """Implements `protocol.Federation` for one run."""
+
+    def __init__(
+        self,
+        *,
+        training: Training,
+        data: FederatedData,
+        fleet: Fleet,
+        cost: Cost,
+        executor: Executor,
+        server: Server,
+        params: Tensor,
+        key: Key,
+        schedule: Schedule,
+        store: ClientStore,
+        options: dict[str, Any] | None = None,
+        after_round: Callable[[SimulatedFederation, Round, Tally], None] | None = None,
+    ) -> None:
+        self.training = training
+        self.data = data
+        self.fleet = fleet
+        self.cost = cost
+        self.executor = executor
+        self.server = server
+        self.weights = Weights(params)
+        self.key = key
+        self.schedule = schedule
+        self.store = store
+        self.options = dict(options or {})
+        self.after_round = after_round
+        self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
+        self.round = 0
+        self.tally = Tally()
+        self._air: list[Flying] = []  # dispatched, neither delivered nor given up
+        self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
+        self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
+        self._launched = 0
+        self._news: asyncio.Future[None] | None = None
+        self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
+        self.payload_bytes: int | None = None
+        self._sizes = torch.from_numpy(data.sizes.astype(np.float32))
+        self._seconds_per_flop = 1.0 / fleet.flops
+
+    # ------------------------------------------------------------------ what protocols call
+    @property
+    def now(self) -> float:
+        return self.loop.time()
+
+    @property
+    def flights(self) -> list[Flight]:
+        return list(self._air)
+
+    async def rounds(self) -> AsyncIterator[Round]:
+        while self.round < self.schedule.rounds:
+            self.round += 1
+            rnd = self._round()
+            self._release()
+            await asyncio.sleep(0)  # what was held back for this round settles now
+            yield rnd
+            if self.after_round is not None:
+                self.after_round(self, rnd, self.tally)
+            self.tally = Tally()
+
+    def _round(self) -> Round:
+        return Round(
+            number=self.round,
+            key=self.key.fold("round", self.round),
+            cohort=self.schedule.cohort,
+            now=self.now,
+            deadline=self.schedule.deadline,
+        )
+
+    def select(self, rnd: Round) -> list[int]:
+        here = self.fleet.present(rnd.number, self.now)
+        for flight in self._air:
+            here[flight.client] = False
+        pool = Pool(torch.from_numpy(np.flatnonzero(here)), self._sizes)
+        return self.server.select(rnd, pool)
+
+    def dispatch(self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None) -> list[Flight]:
+        if not clients:
+            return []
+        ids = list(clients)
+        wanted = torch.full((len(ids),), self.schedule.epochs)
+        lr = self.schedule.lr * self.schedule.lr_decay ** (rnd.number - 1)
+        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)))
+        plan = self.server.plan(rnd, ids, plan)
+        down, dials = self.server.send(rnd), self.server.dials(rnd)
+        starts = list(weights) if weights is not None else [self.weights] * len(ids)
+        flights: list[Flight] = []
+        columns = zip(plan.epochs.tolist(), plan.floor.tolist(), plan.lr.tolist(), plan.partial.tolist(), strict=True)
+        for client, start, (epochs, floor, rate, partial) in zip(ids, starts, columns, strict=True):
+            fate = self.fleet.fate(client, rnd.number)
+            worked, done = _work(epochs, floor, fate.affordable, bool(partial))
+            ticket = Ticket(client, rnd.number, start, down, dials, epochs, worked, done, rate, self.now, fate)
+            flights.append(self._launch(ticket))
+        self.tally.participants.extend(ids)
+        self.tally.bytes_down += len(ids) * (4 * self.training.net.size + tree_bytes(down))
+        return flights
+
+    async def gather(self, flights: Sequence[Flight], deadline: float | None = None) -> list[Arrival]:
+        mine = [flight for flight in flights if isinstance(flight, Flying)]
+        if not mine:
+            await self.sleep(EMPTY_ROUND_SECONDS)
+            return []
+        timeout = None
+        if deadline is not None:
+            timeout = max(0.0, mine[0].ticket.dispatched + deadline - self.now)
+        await asyncio.wait([flight.settled for flight in mine], timeout=timeout)
+        arrivals: list[Arrival] = []
+        for flight in mine:
+            if flight.arrival is not None:
+                arrivals.append(self._take(flight))
+            elif not flight.given_up and flight in self._air:
+                self._give_up(flight)
+        return arrivals
+
+    async def arrivals(self, until: float | None = None, at_least: int = 0) -> list[Arrival]:
+        while not (at_least and len(self._inbox) >= at_least):
+            if until is None and len(self._inbox) + len(self._held) >= len(self._air):
+                break  # nothing more can come before the next round
+            if until is not None and self.now >= until:
+                break
+            self._news = self.loop.create_future()
+            timeout = None if until is None else until - self.now
+            await asyncio.wait([self._news], timeout=timeout)
+            self._news = None
+        return [self._take(flight) for flight in list(self._inbox)]
+
+    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+        if arrivals:
+            self.server.observe(rnd, self._updates(rnd, arrivals))
+            self._accept(arrivals)
+
+    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+        arrivals = self._sound(arrivals)
+        if not arrivals:
+            return
+        updates = self._updates(rnd, arrivals)
+        self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
+        self.server.observe(rnd, updates)
+        self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
+        self._accept(arrivals)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    # ------------------------------------------------------------------ what checkpoints need
+    def aloft(self) -> list[Aloft]:
+        """Everything in the air, in order of dispatch."""
+        held = {flight.number: place for place, (flight, _) in enumerate(self._held)}
+        landed = {flight.number: place for place, flight in enumerate(self._inbox)}
+        return [Aloft(f.ticket, f.finish, held.get(f.number), landed.get(f.number), f.landed_at) for f in self._air]
+
+    def resume(self, round_number: int, now: float, aloft: list[Aloft], upload_bytes: list[int | None]) -> None:
+        """Goes back to the end of a round, with these tasks in the air."""
+        self.round = round_number
+        self.extra_bytes, self.payload_bytes = upload_bytes
+        self.loop = VirtualLoop(now, on_idle=self._train_waiting)  # type: ignore[abstract]
+        flights = [self._board(one.ticket) for one in aloft]
+        for one, flight in sorted(zip(aloft, flights, strict=True), key=lambda pair: pair[0].held or 0):
+            flight.finish, flight.landed_at = one.finish, one.landed_at
+            if one.landed is None:
+                self.loop.spawn(self._fly(flight, held=one.held is not None))
+        landed = [(one.landed, flight) for one, flight in zip(aloft, flights, strict=True) if one.landed is not None]
+        if landed:
+            self._train(self._untrained())
+        for _, flight in sorted(landed, key=lambda pair: pair[0]):
+            flight.arrival = self._arrival(flight)
+            self._inbox.append(flight)
+            _settle(flight, True)
+
+    # ------------------------------------------------------------------ the life of a flight
+    def _board(self, ticket: Ticket) -> Flying:
+        flight = Flying(ticket, self.loop, self._launched)
+        self._launched += 1
+        self._air.append(flight)
+        return flight
+
+    def _launch(self, ticket: Ticket) -> Flying:
+        flight = self._board(ticket)
+        self.loop.spawn(self._fly(flight))
+        return flight
+
+    async def _fly(self, flight: Flying, held: bool = False) -> None:
+        ticket = flight.ticket
+        silent = ticket.fate.lost or ticket.done <= 0
+        if flight.finish is None:
+            if not silent and self._needs_outcome_first:
+                await flight.computed  # trained with everything else in flight when the clock is idle
+            flight.finish = ticket.dispatched + self._duration(flight)
+        if not held:
+            await self.loop.until(flight.finish, flight.number)
+            if flight.given_up:
+                return
+        if held or (not silent and ticket.round + ticket.fate.delay_rounds > self.round):
+            await self._hold(flight)
+            if flight.given_up:
+                return
+        if silent:
+            self.tally.lost += 1
+            self._air.remove(flight)
+            _settle(flight, False)
+        else:
+            if flight.outcome is None:
+                self._train(self._untrained())
+            flight.arrival = self._land(flight)
+            self._inbox.append(flight)
+            _settle(flight, True)
+        self._tell()
+
+    async def _hold(self, flight: Flying) -> None:
+        """Delayed in transmission by whole rounds: waits until that round begins."""
+        gate: asyncio.Future[None] = self.loop.create_future()
+        self._held.append((flight, gate))
+        _settle(flight, False)
+        self._tell()
+        await gate
+
+    def _release(self) -> None:
+        waiting, self._held = self._held, []
+        for flight, gate in waiting:
+            if flight.ticket.round + flight.ticket.fate.delay_rounds <= self.round:
+                gate.set_result(None)
+            else:
+                self._held.append((flight, gate))
+
+    def _tell(self) -> None:
+        """Wakes a protocol that waits for arrivals."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    @property
+    def _needs_outcome_first(self) -> bool:
+        """Whether the time a task takes can only be known after training it."""
+        return self.training.method.adaptive or self.extra_bytes is None
+
+    def _train_waiting(self) -> bool:
+        """Called when the clock is idle: trains what must be known before time can move on."""
+        if not self._needs_outcome_first:
+            return False
+        waiting = self._untrained()
+        if waiting:
+            self._train(waiting)
+        return bool(waiting)
+
+    def _untrained(self) -> list[Flying]:
+        return [f for f in self._air if f.outcome is None and not f.ticket.fate.lost and f.ticket.done > 0]
+
+    def _train(self, flights: list[Flying]) -> None:
+        outcomes = self.executor.run([self._job(flight.ticket) for flight in flights])
+        for flight, outcome in zip(flights, outcomes, strict=True):
+            flight.outcome = outcome
+            if not flight.computed.done():
+                flight.computed.set_result(None)
+        if self.extra_bytes is None:
+            self.extra_bytes = tree_bytes(outcomes[0].extras)
+            if self.training.method.has("encode"):
+                self.payload_bytes = tree_bytes(outcomes[0].payload)
+
+    def _job(self, ticket: Ticket) -> Job:
+        client = ticket.client
+        return Job(
+            client=client,
+            start=ticket.start.value,
+            facts=self._facts(ticket),
+            steps=n_steps(ticket.done, int(self._sizes[client]), self.training.batch_size),
+            key=self.key.fold("client", ticket.round, client),
+            down=ticket.down,
+            dials=ticket.dials,
+            own=self.store.get(client),
+        )
+
+    def _facts(self, ticket: Ticket) -> FactsRow:
+        client = ticket.client
+        n = int(self._sizes[client])
+        return FactsRow(
+            client=client,
+            round=ticket.round,
+            n=float(n),
+            labels=self.data.labels[client],
+            lr=ticket.lr,
+            epochs=ticket.done,
+            steps=float(n_steps(ticket.done, n, self.training.batch_size)),
+            limited=float(self.fleet.limited[client]),
+            speed=n * flops(self.cost, 0) * float(self._seconds_per_flop[client]),
+            upload=4.0 * self.training.net.size / float(self.fleet.up[client]),
+        )
+
+    # ------------------------------------------------------------------ time and bytes
+    def _trained_layers(self, flight: Flying) -> Tensor:
+        if flight.outcome is not None:
+            return flight.outcome.trained
+        trained = torch.ones(self.training.net.n_layers)
+        hooks = self.training.method.hooks("trainable")
+        if hooks:
+            facts = self._facts(flight.ticket).tensors()
+            for _, hook in hooks:
+                trained = trained * hook(self.training.net, facts)
+        return trained
+
+    def _upload_bytes(self, trained: Tensor) -> int:
+        layers = 4 * int((self.training.net.layout.layer_sizes * trained.cpu()).sum())
+        payload = layers if self.payload_bytes is None else self.payload_bytes
+        return payload + (self.extra_bytes or 0)
+
+    def _duration(self, flight: Flying) -> float:
+        """Seconds from dispatch to arrival: download, compute, upload, delay."""
+        ticket, client = flight.ticket, flight.client
+        trained = self._trained_layers(flight)
+        samples = ticket.worked * float(self._sizes[client])
+        compute = samples * self._flops_per_sample(flight, trained) * float(self._seconds_per_flop[client])
+        model = 4 * self.training.net.size + tree_bytes(ticket.down)
+        download = model / float(self.fleet.down[client])
+        upload = self._upload_bytes(trained) / float(self.fleet.up[client]) if ticket.done > 0 else 0.0
+        return download + compute + upload + ticket.fate.delay
+
+    def _flops_per_sample(self, flight: Flying, trained: Tensor) -> float:
+        """Adaptive clients train their first epoch whole, then only what they have not frozen."""
+        prefix = span_of(trained)[0].first
+        later = flops(self.cost, prefix)
+        worked = flight.ticket.worked
+        if not self.training.method.adaptive or prefix == 0 or worked <= 1:
+            return flops(self.cost, 0) if self.training.method.adaptive and worked <= 1 else later
+        return (flops(self.cost, 0) + (worked - 1) * later) / worked
+
+    # ------------------------------------------------------------------ landing
+    def _land(self, flight: Flying) -> Arrival:
+        outcome = flight.outcome
+        assert outcome is not None
+        flight.landed_at = self.now
+        arrival = self._arrival(flight)
+        self.tally.arrived += 1
+        self.tally.bytes_up += self._upload_bytes(outcome.trained)
+        self.tally.loss_sum += arrival.loss * arrival.n
+        self.tally.samples += arrival.n
+        return arrival
+
+    def _arrival(self, flight: Flying) -> Arrival:
+        outcome, ticket = flight.outcome, flight.ticket
+        assert outcome is not None
+        assert flight.landed_at is not None
+        n = float(self._sizes[ticket.client])
+        steps = n_steps(ticket.done, int(n), self.training.batch_size)
+        return Arrival(
+            client=ticket.client,
+            round=ticket.round,
+            start=ticket.start,
+            delta=self.server.decode(outcome.payload),
+            trained=outcome.trained,
+            extras=outcome.extras,
+            own=outcome.own,
+            n=n,
+            loss=float(outcome.loss),
+            steps=steps,
+            epochs=ticket.done,
+            lr=ticket.lr,
+            duration=flight.landed_at - ticket.dispatched,
+        )
+
+    def _take(self, flight: Flying) -> Arrival:
+        assert flight.arrival is not None
+        self._air.remove(flight)
+        if flight in self._inbox:
+            self._inbox.remove(flight)
+        return flight.arrival
+
+    def _give_up(self, flight: Flying) -> None:
+        flight.given_up = True
+        self._air.remove(flight)
+        for held, gate in list(self._held):
+            if held is flight:
+                self._held.remove((held, gate))
+                gate.set_result(None)
+        self.tally.late += 1
+
+    def _sound(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        """Refuses updates that are not finite: stops with a sentence, or drops them and counts them lost."""
+        good = [arrival for arrival in arrivals if bool(torch.isfinite(arrival.delta).all())]
+        if len(good) < len(arrivals):
+            bad = next(arrival for arrival in arrivals if not bool(torch.isfinite(arrival.delta).all()))
+            if self.schedule.on_bad_update == "stop":
+                raise TrainingError(
+                    f"The update of client {bad.client} in round {bad.round} is not finite (NaN or infinite); "
+                    "lower the learning rate, or drop such updates with on_bad_update=drop."
+                )
+            self.tally.lost += len(arrivals) - len(good)
+        return good
+
+    def _accept(self, arrivals: Sequence[Arrival]) -> None:
+        for arrival in arrivals:
+            self.store.put(arrival.client, arrival.own)
+
+    def _updates(self, rnd: Round, arrivals: Sequence[Arrival]) -> Updates:
+        first = arrivals[0].start.value
+        if all(arrival.start.value is first for arrival in arrivals):
+            start = first.expand(len(arrivals), -1)
+        else:
+            start = torch.stack([arrival.start.value for arrival in arrivals])
+        number = torch.tensor([arrival.round for arrival in arrivals], device=first.device)
+
+        def column(name: str) -> Tensor:
+            values = [getattr(arrival, name) for arrival in arrivals]
+            return torch.tensor(values, dtype=torch.float32, device=first.device)
+
+        return Updates(
+            ids=torch.tensor([arrival.client for arrival in arrivals], device=first.device),
+            round=number,
+            age=(rnd.number - number).to(torch.float32),
+            start=start,
+            delta=torch.stack([arrival.delta for arrival in arrivals]),
+            trained=torch.stack([arrival.trained for arrival in arrivals]),
+            n=column("n"),
+            loss=column("loss"),
+            steps=column("steps"),
+            epochs=column("epochs"),
+            lr=column("lr"),
+            duration=column("duration"),
+            extras={name: stack_trees([arrival.extras[name] for arrival in arrivals]) for name in arrivals[0].extras},
+        )
+
+
+def _settle(flight: Flying, value: bool) -> None:
+    if not flight.settled.done():
+        flight.settled.set_result(value)
+
+
+def _work(epochs: float, floor: float, affordable: float, partial: bool) -> tuple[float, float]:
+    """Epochs a device spends, and epochs whose result it sends (0: nothing)."""
+    enough = affordable * (1 + 1e-6)  # plans are float32
+    if enough >= epochs:
+        return epochs, epochs
+    if enough >= floor:
+        return affordable, affordable if partial else floor
+    return affordable, 0.0

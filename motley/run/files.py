@@ -1,0 +1,53 @@
+"""Files that are either whole or not there: written beside, flushed, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces a file in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def write_text(path: Path, content: str) -> None:
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_tensors(path: Path, named: dict[str, Tensor]) -> str:
+    """Writes named tensors and returns the file's sha256. Tensors may share memory; each is written for itself."""
+    seen: set[int] = set()
+    whole: dict[str, Tensor] = {}
+    for name, tensor in named.items():
+        plain = tensor.detach().cpu().contiguous()
+        storage = plain.untyped_storage().data_ptr()
+        whole[name] = plain.clone() if storage in seen else plain
+        seen.add(storage)
+    content = safetensors.torch.save(whole)
+    write_bytes(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,273 @@
+"""Carries out a run: rounds, evaluation, records, checkpoints; interrupted runs go on where they were."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import motley
+from motley.core.errors import StateError, TrainingError
+from motley.core.types import Round
+from motley.protocol import PROTOCOLS
+from motley.protocol.federation import Federation
+from motley.run import checkpoint
+from motley.run.evaluation import Scores, evaluate
+from motley.run.executors import EXECUTORS, Executor
+from motley.run.experiment import Experiment, initial_params, prepare
+from motley.run.federation import Schedule, SimulatedFederation, Tally
+from motley.run.files import write_json, write_text
+from motley.run.recipe import Recipe, load
+from motley.run.records import Record, environment, read_records
+from motley.run.store import ClientStore
+from motley.server.server import Server
+
+Observer = Callable[[Record], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run."""
+
+    folder: Path | None
+    recipe: Recipe
+    records: list[Record]
+    params: Tensor
+    summary: dict[str, Any]
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.summary["accuracy"])
+
+
+class Run:
+    """One run in one directory (or in memory only, without a directory)."""
+
+    def __init__(self, experiment: Experiment, folder: Path | None, observer: Observer | None = None) -> None:
+        self.experiment = experiment
+        self.recipe = experiment.recipe
+        self.folder = folder
+        self.observer = observer
+        self.records: list[Record] = []
+        self.executor = make_executor(experiment)
+        self.fed = self._federation()
+        self._wall_before = 0.0
+        self._begun = time.perf_counter()
+        self._saved = time.perf_counter()
+        self._last: Scores | None = None
+
+    def _federation(self) -> SimulatedFederation:
+        e, recipe = self.experiment, self.recipe
+        params = initial_params(e).to(getattr(self.executor, "device", "cpu"))
+        store = ClientStore(self._checkpoints, int(recipe.state_memory_mb * (1 << 20)), params.device)
+        return SimulatedFederation(
+            training=e.training,
+            data=e.data,
+            fleet=e.fleet,
+            cost=e.cost,
+            executor=self.executor,
+            server=Server(e.method, e.net, params, e.data.n_clients),
+            params=params,
+            key=e.key,
+            schedule=Schedule(
+                recipe.rounds,
+                recipe.cohort,
+                recipe.epochs,
+                recipe.lr,
+                recipe.lr_decay,
+                recipe.deadline,
+                recipe.on_bad_update,
+            ),
+            store=store,
+            options={**e.method.options, **recipe.options},
+            after_round=self._after_round,
+        )
+
+    @property
+    def _checkpoints(self) -> Path | None:
+        return self.folder / "checkpoint" if self.folder else None
+
+    @property
+    def wall(self) -> float:
+        return self._wall_before + time.perf_counter() - self._begun
+
+    def go(self) -> Result:
+        """Trains to the end. What is interrupted can be taken up with `resume`."""
+        try:
+            protocol = PROTOCOLS[self.experiment.method.protocol].factory
+            if self.fed.round == 0:
+                self._save()
+            self.fed.loop.run(_drive(protocol, self.fed))
+        finally:
+            self.executor.close()
+        return self._finish()
+
+    def take_up(self) -> None:
+        """Goes back to the last checkpoint of this directory."""
+        assert self.folder is not None
+        assert self._checkpoints is not None
+        content = checkpoint.read(self._checkpoints)
+        checkpoint.restore(self.fed, self._checkpoints, content)
+        self._wall_before = content["wall"]
+        log = self.folder / "rounds.jsonl"
+        if self.fed.round:
+            self.records = [record for record in read_records(log) if record.round <= self.fed.round]
+        if len(self.records) < self.fed.round:
+            raise StateError(f"{log} holds {len(self.records)} rounds, the checkpoint {self.fed.round}; start anew.")
+        write_text(log, "".join(record.to_line() + "\n" for record in self.records))
+
+    def _after_round(self, fed: SimulatedFederation, rnd: Round, tally: Tally) -> None:
+        scores = None
+        if rnd.number % self.recipe.evaluate_every == 0 or rnd.number == self.recipe.rounds:
+            scores = evaluate(self.experiment.net, fed.weights.value, self.experiment.dataset)
+            if scores.loss != scores.loss:
+                raise TrainingError(
+                    f"The global model is not finite after round {rnd.number}; lower the learning rate "
+                    "(or the server's step)."
+                )
+        record = Record(
+            round=rnd.number,
+            virtual_time=fed.now,
+            wall_time=self.wall,
+            participants=len(tally.participants),
+            arrived=tally.arrived,
+            lost=tally.lost,
+            late=tally.late,
+            bytes_up=tally.bytes_up,
+            bytes_down=tally.bytes_down,
+            train_loss=tally.loss_sum / tally.samples if tally.samples else None,
+            accuracy=scores.accuracy if scores else None,
+            loss=scores.loss if scores else None,
+            macro_f1=scores.macro_f1 if scores else None,
+            auc=scores.auc if scores else None,
+            staleness=tally.stale,
+        )
+        self.records.append(record)
+        if self.folder is not None:
+            with (self.folder / "rounds.jsonl").open("a") as log:
+                log.write(record.to_line() + "\n")
+        if time.perf_counter() - self._saved >= self.recipe.checkpoint_seconds or rnd.number == self.recipe.rounds:
+            self._save()
+        if self.observer is not None:
+            self.observer(record)
+
+    def _save(self) -> None:
+        if self._checkpoints is not None:
+            checkpoint.save(self.fed, self._checkpoints, {"wall": self.wall, "motley": motley.__version__})
+            self._saved = time.perf_counter()
+
+    def _finish(self) -> Result:
+        measured = [record for record in self.records if record.accuracy is not None]
+        last = measured[-1]
+        summary = {
+            "run": str(self.folder) if self.folder else None,
+            "rounds": self.records[-1].round,
+            "accuracy": last.accuracy,
+            "best_accuracy": max(record.accuracy or 0.0 for record in measured),
+            "loss": last.loss,
+            "virtual_time": last.virtual_time,
+            "bytes_up": sum(record.bytes_up for record in self.records),
+            "bytes_down": sum(record.bytes_down for record in self.records),
+            "lost": sum(record.lost for record in self.records),
+            "late": sum(record.late for record in self.records),
+            "model_sha256": checkpoint.flat_sha256(self.fed.weights.value),
+            "seed": self.recipe.seed,
+            "wall_s": round(self.wall, 3),
+            "executor": self.executor.name,
+        }
+        if self.folder is not None:
+            write_json(self.folder / "summary.json", summary)
+        return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary)
+
+
+async def _drive(protocol: Callable[[Federation], Any], fed: SimulatedFederation) -> None:
+    await protocol(fed)
+
+
+def make_executor(experiment: Experiment) -> Executor:
+    """The executor a recipe asks for."""
+    name = "loop" if experiment.recipe.executor == "auto" else experiment.recipe.executor
+    return EXECUTORS.make(name, experiment.training, experiment.data, experiment.recipe.workers)
+
+
+def new_folder(recipe: Recipe, parent: Path) -> Path:
+    """A directory of its own for a run: name, method, seed and the recipe's hash."""
+    method = recipe.method.split("(")[0].replace(" ", "") if len(recipe.method) > 40 else recipe.method.replace(" ", "")
+    safe = "".join(letter if letter.isalnum() or letter in "-_.+=" else "_" for letter in method)
+    base = f"{recipe.name.replace('/', '-')}-{safe}-s{recipe.seed}-{recipe.identity}"
+    for number in range(1, 10_000):
+        folder = parent / (base if number == 1 else f"{base}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise StateError(f"There are too many runs named {base} in {parent}; delete some.")
+
+
+def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **given: Any) -> Result:
+    """Runs a recipe in a new directory."""
+    if (folder / "rounds.jsonl").exists() or (folder / "checkpoint").exists():
+        raise StateError(
+            f"{folder} holds a run already; continue it with 'motley resume', or choose another directory."
+        )
+    experiment = prepare(recipe, **given)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "recipe.toml", recipe.to_toml())
+    write_json(folder / "environment.json", environment())
+    return Run(experiment, folder, observer).go()
+
+
+def run(
+    recipe: str | Path | Mapping[str, Any] | Recipe = "digits",
+    /,
+    folder: str | Path | None = None,
+    observer: Observer | None = None,
+    **overrides: Any,
+) -> Result:
+    """Runs a recipe (a name, a TOML file, a mapping or a `Recipe`); keywords override its keys.
+
+    With ``folder`` the run is saved there and can be resumed; without, it leaves nothing on disk.
+    """
+    resolved = load(recipe, overrides)
+    if folder is None:
+        return Run(prepare(resolved), None, observer).go()
+    return start(resolved, Path(folder), observer)
+
+
+def open_run(folder: str | Path, changes: Iterable[str] = ()) -> Recipe:
+    """The recipe of a run's directory."""
+    path = Path(folder) / "recipe.toml"
+    if not path.is_file():
+        raise StateError(f"{folder} is not the directory of a run: there is no recipe.toml in it.")
+    return load(str(path), changes)
+
+
+def resume(folder: str | Path, observer: Observer | None = None, changes: Iterable[str] = (), **given: Any) -> Result:
+    """Continues an interrupted run to exactly the model the uninterrupted run gives.
+
+    A run that was given things in Python (data, net, method, fleet; see `prepare`) must be given them again.
+    """
+    place = Path(folder)
+    recipe = open_run(place, changes)
+    made = Run(prepare(recipe, **given), place, observer)
+    try:
+        made.take_up()
+    except BaseException:
+        made.executor.close()
+        raise
+    return made.go()
+
+
+def read_summary(folder: str | Path) -> dict[str, Any] | None:
+    """The summary of a finished run, or None."""
+    path = Path(folder) / "summary.json"
+    if not path.is_file():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content

@@ -1,0 +1,76 @@
+"""How the global model moves once the updates are merged. ``new - old`` is the step a server optimizer sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from motley.core.part import Part, part
+from motley.core.schedule import Schedule, value_at
+from motley.core.types import Round, Setting, Tree, Updates
+
+
+@part("step", neutral={"alpha": 0.0}, example={"alpha": 0.5})
+def mix_with_previous(alpha: Schedule = 0.1, slope: float = 0.0, maximum: float = 0.95) -> Part:
+    """Mixes the merged model with the previous global one: alpha * old + (1 - alpha) * new (AMA, eq. 5).
+
+    ``alpha_t = min(alpha + slope * t, maximum)`` in round t = 1, 2, ...
+    """
+
+    def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
+        a = min(value_at(alpha, rnd.number) + slope * rnd.number, maximum)
+        return a * old + (1.0 - a) * new, s
+
+    return Part(step=step)
+
+
+@part("step", neutral={"beta": 0.0, "lr": 1.0}, example={"beta": 0.9})
+def server_momentum(beta: float = 0.9, lr: Schedule = 1.0) -> Part:
+    """Heavy-ball momentum on the merged change: v = beta * v + delta; w = w + lr * v (FedAvgM)."""
+
+    def init(setting: Setting) -> Tree:
+        return {"velocity": torch.zeros_like(setting.params)}
+
+    def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
+        if beta == 0.0 and lr == 1.0:
+            return new, s
+        velocity = beta * s["velocity"] + (new - old)
+        return old + value_at(lr, rnd.number) * velocity, {"velocity": velocity}
+
+    return Part(init=init, step=step)
+
+
+def _adaptive(second: Callable[[Tensor, Tensor], Tensor], lr: Schedule, beta1: float, tau: float) -> Part:
+    """Adaptive server optimizers of Reddi et al. (Algorithm 2); they differ in the second moment alone."""
+
+    def init(setting: Setting) -> Tree:
+        zero = torch.zeros_like(setting.params)
+        return {"m": zero, "v": torch.full_like(zero, tau * tau)}
+
+    def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
+        delta = new - old
+        m = beta1 * s["m"] + (1 - beta1) * delta
+        v = second(s["v"], delta)
+        return old + value_at(lr, rnd.number) * m / (v.sqrt() + tau), {"m": m, "v": v}
+
+    return Part(init=init, step=step)
+
+
+@part("step")
+def server_adam(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Part:
+    """Adam on the merged change (FedAdam): w = w + lr * m / (sqrt(v) + tau), v0 = tau^2, no bias correction."""
+    return _adaptive(lambda v, d: beta2 * v + (1 - beta2) * d * d, lr, beta1, tau)
+
+
+@part("step")
+def server_yogi(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Part:
+    """Yogi on the merged change (FedYogi): v moves towards delta^2 by at most (1 - beta2) * delta^2."""
+    return _adaptive(lambda v, d: v - (1 - beta2) * d * d * torch.sign(v - d * d), lr, beta1, tau)
+
+
+@part("step")
+def server_adagrad(lr: Schedule = 0.01, beta1: float = 0.0, tau: float = 1e-3) -> Part:
+    """Adagrad on the merged change (FedAdagrad): v = v + delta^2."""
+    return _adaptive(lambda v, d: v + d * d, lr, beta1, tau)
