@@ -77,7 +77,9 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("Second derivatives of batched convolutions are not available; use conv_formulation('direct').")
+        raise RuntimeError(
+            "Second derivatives of batched convolutions are not available; use conv_formulation('direct')."
+        )
 
 
 class _InputGradient(_Once):
