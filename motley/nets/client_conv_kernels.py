@@ -65,7 +65,7 @@ def _weight_kernel(
     R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """partial[split, k, o, (c, r, s)]: grad[k, o, m] * x[k, b, c, oh + r - PAD, ow + s - PAD] summed over a split of m."""
+    """partial[split, k, o, (c, r, s)]: grad[k, o, m] * x[k, b, c, oh + r - PAD, ow + s - PAD], summed over a split."""
     client = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
     tiles = tl.cdiv(N_RED, BK)
