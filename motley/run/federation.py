@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -441,7 +442,7 @@ class SimulatedFederation:
         arrival = self._arrival(flight)
         self.tally.arrived += 1
         self.tally.bytes_up += self._upload_bytes(outcome.trained)
-        if bool(outcome.trained.any()):
+        if math.isfinite(arrival.loss) and bool(outcome.trained.any()):
             self.tally.loss_sum += arrival.loss * arrival.n
             self.tally.samples += arrival.n
         return arrival
@@ -495,6 +496,7 @@ class SimulatedFederation:
                     "lower the learning rate, or drop such updates with on_bad_update=drop."
                 )
             self.tally.lost += len(arrivals) - len(good)
+            self.tally.arrived -= len(arrivals) - len(good)
         return good
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:

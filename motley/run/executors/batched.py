@@ -469,7 +469,7 @@ class Batched:
         real = sum(1 for count in group.counts if count > 0)
         columns = zip(
             _rows(payload, real),
-            trained[:real].unbind(),
+            trained[:real].cpu().unbind(),
             _rows(extras, real),
             [_cloned(row) for row in _rows(own, real)],  # kept for long: not as a view of all the others
             loss[:real].cpu().unbind(),
