@@ -1,6 +1,17 @@
-"""Named methods, each a composition of parts."""
+"""Named methods, each a composition of parts; each is here under its name: ``motley.methods.fedavg(...)``."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from motley.core.part import Method
 from motley.methods import baselines
 from motley.methods.registry import METHODS, make_method
 
 __all__ = ["METHODS", "baselines", "make_method"]
+
+
+def __getattr__(name: str) -> Callable[..., Method]:
+    if name not in METHODS:
+        raise AttributeError(f"there is no method named '{name}'; 'motley list methods' shows all")
+    return METHODS[name].factory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -9,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 import motley
 from motley.core.errors import StateError, TrainingError
+from motley.core.network import Network
 from motley.core.types import Round
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import Federation
@@ -39,6 +42,16 @@ class Result:
     records: list[Record]
     params: Tensor
     summary: dict[str, Any]
+    net: Network
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the model with the trained weights."""
+        module = copy.deepcopy(self.net.module)
+        with torch.no_grad():
+            for name, value in self.net.layout.unflatten(self.params.cpu()).items():
+                module.get_parameter(name).copy_(value)
+        return module
 
     @property
     def accuracy(self) -> float:
@@ -182,7 +195,7 @@ class Run:
         }
         if self.folder is not None:
             write_json(self.folder / "summary.json", summary)
-        return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary)
+        return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary, self.experiment.net)
 
 
 async def _drive(protocol: Callable[[Federation], Any], fed: SimulatedFederation) -> None:
@@ -210,12 +223,17 @@ def new_folder(recipe: Recipe, parent: Path) -> Path:
     raise StateError(f"There are too many runs named {base} in {parent}; delete some.")
 
 
-def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **given: Any) -> Result:
-    """Runs a recipe in a new directory."""
-    experiment = prepare(recipe, **given)
+def begin(recipe: Recipe, folder: Path) -> None:
+    """Writes what a run's directory holds from the start: the resolved recipe and facts about the machine."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "recipe.toml", recipe.to_toml())
     write_json(folder / "environment.json", environment())
+
+
+def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **given: Any) -> Result:
+    """Runs a recipe in a new directory."""
+    experiment = prepare(recipe, **given)
+    begin(recipe, folder)
     return Run(experiment, folder, observer).go()
 
 
