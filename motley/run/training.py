@@ -17,9 +17,8 @@ from motley.data.adapters import from_arrays, from_clients, from_torch
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
 from motley.data.federated import FederatedData
-from motley.data.partition import make_partition
 from motley.fleet.fleet import Fleet
-from motley.run.experiment import prepare
+from motley.run.experiment import divide, prepare
 from motley.run.recipe import Recipe, load
 from motley.run.runner import Observer, Result, Run, begin
 
@@ -61,7 +60,7 @@ def train(
     if isinstance(fleet, str):
         content["fleet"] = fleet
     recipe = load({**content, "data": data if isinstance(data, str) else "given"})
-    divided = divide(data, test, recipe)
+    divided = as_federated(data, test, recipe)
     net = None if isinstance(model, str) else model if isinstance(model, Network) else Network(model)
     world = None if isinstance(fleet, str) else fleet
     experiment = prepare(recipe, data=divided, net=net, method=made, fleet=world)
@@ -87,7 +86,7 @@ def _method(method: str | Composable | Sequence[Composable]) -> Method | None:
     return compose(method) if isinstance(method, Part) else compose(*method)
 
 
-def divide(data: Any, test: Any, recipe: Recipe) -> FederatedData:
+def as_federated(data: Any, test: Any, recipe: Recipe) -> FederatedData:
     """Anything `train` takes as data, divided among clients."""
     if isinstance(data, FederatedData):
         return data
@@ -96,8 +95,7 @@ def divide(data: Any, test: Any, recipe: Recipe) -> FederatedData:
             raise DataError("Data given client by client need a test set: test=(x, y) or a data set.")
         return from_clients(data, test)
     dataset = _dataset(data, {} if test is None else {"test": test})
-    key = Key.root(recipe.seed).fold("partition")
-    return FederatedData(dataset, make_partition(recipe.partition, dataset, recipe.clients, key))
+    return divide(recipe, dataset, Key.root(recipe.seed))
 
 
 def _dataset(data: Any, test: dict[str, Any]) -> Dataset:
