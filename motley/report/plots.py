@@ -97,8 +97,9 @@ def _panel(
         xs = [of(run) / size for run in one.runs]
         ys = [100 * np.array(run.accuracies) for run in one.runs]
         x, mean, low, high = band(xs, ys)
+        # Later lines are thinner, so that one that lies under another still shows.
         colour, style = COLOURS[number % len(COLOURS)], STYLES[(number // len(COLOURS)) % len(STYLES)]
-        axes.plot(x, mean, style, color=colour, label=one.label, linewidth=1.7)
+        axes.plot(x, mean, style, color=colour, label=one.label, linewidth=max(1.2, 2.4 - 0.4 * number))
         if len(one.runs) > 1:
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     axes.set_xlabel(f"{name} ({unit})" if unit else name)
