@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import register_pytree_node, tree_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from motley.core.keys import Key
     from motley.core.network import Network
@@ -136,6 +136,7 @@ class Setting(NamedTuple):
     net: Network
     params: Tensor  # [P] the first global model
     n_clients: int
+    public: Callable[[int], Data] | None = None  # so many samples of each class that the server holds, where it may
 
 
 class Plan(NamedTuple):
@@ -145,6 +146,7 @@ class Plan(NamedTuple):
     floor: Tensor  # [K] fewest epochs worth sending; equals `epochs` where all or nothing
     lr: Tensor  # [K]
     partial: Tensor  # [K] 1: who must stop early sends what it has reached (at least `floor`); 0: the state at `floor`
+    limited: Tensor | None = None  # [K] 1: the device has told that it is computing-limited; None: nobody has
 
 
 class Round(NamedTuple):
@@ -155,6 +157,7 @@ class Round(NamedTuple):
     cohort: int  # how many clients are wanted
     now: float  # virtual or wall seconds since the start
     deadline: float | None = None  # seconds after the round's start
+    net: Network | None = None  # the model's functions, for merging by layer and for training on the server
 
 
 class Pool(NamedTuple):

@@ -137,6 +137,7 @@ class SimulatedFederation:
         self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
         self.round = 0
         self.tally = Tally()
+        self.merged: Updates | None = None  # what this round's last aggregation merged
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
         self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
@@ -159,6 +160,7 @@ class SimulatedFederation:
     async def rounds(self) -> AsyncIterator[Round]:
         while self.round < self.schedule.rounds:
             self.round += 1
+            self.merged = None
             rnd = self._round()
             self._release()
             await asyncio.sleep(0)  # what was held back for this round settles now
@@ -189,7 +191,8 @@ class SimulatedFederation:
         ids = list(clients)
         wanted = torch.full((len(ids),), self.schedule.epochs)
         lr = self.schedule.lr * self.schedule.lr_decay ** (rnd.number - 1)
-        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)))
+        limited = torch.from_numpy(self.fleet.limited[ids].astype(np.float32))
+        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)), limited)
         plan = self.server.plan(rnd, ids, plan)
         down, dials = self.server.send(rnd), self.server.dials(rnd)
         starts = list(weights) if weights is not None else [self.weights] * len(ids)
@@ -242,7 +245,7 @@ class SimulatedFederation:
         arrivals = self._sound(arrivals)
         if not arrivals:
             return
-        updates = self._updates(rnd, arrivals)
+        self.merged = updates = self._updates(rnd, arrivals)
         self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
         self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
@@ -438,8 +441,9 @@ class SimulatedFederation:
         arrival = self._arrival(flight)
         self.tally.arrived += 1
         self.tally.bytes_up += self._upload_bytes(outcome.trained)
-        self.tally.loss_sum += arrival.loss * arrival.n
-        self.tally.samples += arrival.n
+        if bool(outcome.trained.any()):
+            self.tally.loss_sum += arrival.loss * arrival.n
+            self.tally.samples += arrival.n
         return arrival
 
     def _arrival(self, flight: Flying) -> Arrival:
