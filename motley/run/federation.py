@@ -52,6 +52,7 @@ class Tally:
     bytes_up: int = 0
     loss_sum: float = 0.0
     samples: float = 0.0
+    notes: dict[str, Any] = field(default_factory=dict)  # what the protocol or a measurement adds to the record
 
 
 class Ticket(NamedTuple):
@@ -91,6 +92,10 @@ class Flying:
         return self.arrival
 
 
+Watcher = Callable[[Round, Sequence[Arrival]], None]
+"""Sees the sound arrivals of a round as they are taken in, before they are merged; for measuring only."""
+
+
 class SimulatedFederation:
     """Implements `protocol.Federation` for one run."""
 
@@ -117,6 +122,9 @@ class SimulatedFederation:
         self.executor = executor
         self.server = server
         self.weights = Weights(params)
+        self.shown: Weights | None = None
+        self.memory: dict[str, Tree] = {}
+        self.watchers: list[Watcher] = []
         self.key = key
         self.schedule = schedule
         self.store = store
@@ -138,6 +146,10 @@ class SimulatedFederation:
     @property
     def now(self) -> float:
         return self.loop.time()
+
+    @property
+    def n_clients(self) -> int:
+        return self.data.n_clients
 
     @property
     def flights(self) -> list[Flight]:
@@ -220,20 +232,37 @@ class SimulatedFederation:
             self._news = None
         return [self._take(flight) for flight in list(self._inbox)]
 
-    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        arrivals = self._sound(arrivals)
         if arrivals:
+            self._watch(rnd, arrivals)
             self.server.observe(rnd, self._updates(rnd, arrivals))
             self._accept(arrivals)
+        return arrivals
 
-    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival], *, observed: bool = False) -> None:
         arrivals = self._sound(arrivals)
         if not arrivals:
             return
         updates = self._updates(rnd, arrivals)
-        self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
-        self.server.observe(rnd, updates)
+        if not observed:
+            self._watch(rnd, arrivals)
+            self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
+            self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
-        self._accept(arrivals)
+        if not observed:
+            self._accept(arrivals)
+
+    def preview(self, rnd: Round, arrivals: Sequence[Arrival]) -> Weights:
+        if not arrivals:
+            return self.weights
+        state = dict(self.server.state)
+        value = self.server.aggregate(rnd, self.weights.value, self._updates(rnd, arrivals))
+        self.server.state = state
+        return Weights(value)
+
+    def note(self, **numbers: Any) -> None:
+        self.tally.notes.update(numbers)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -447,6 +476,10 @@ class SimulatedFederation:
                 )
             self.tally.lost += len(arrivals) - len(good)
         return good
+
+    def _watch(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+        for watcher in self.watchers:
+            watcher(rnd, arrivals)
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:

@@ -93,6 +93,11 @@ class Run:
         return self.folder / "checkpoint" if self.folder else None
 
     @property
+    def model(self) -> Tensor:
+        """The model as it is now: the global one, or what the protocol shows in its place."""
+        return (self.fed.shown or self.fed.weights).value
+
+    @property
     def wall(self) -> float:
         return self._wall_before + time.perf_counter() - self._begun
 
@@ -124,7 +129,7 @@ class Run:
     def _after_round(self, fed: SimulatedFederation, rnd: Round, tally: Tally) -> None:
         scores = None
         if rnd.number % self.recipe.evaluate_every == 0 or rnd.number == self.recipe.rounds:
-            scores = evaluate(self.experiment.net, fed.weights.value, self.experiment.dataset)
+            scores = evaluate(self.experiment.net, self.model, self.experiment.dataset)
             if scores.loss != scores.loss:
                 raise TrainingError(
                     f"The global model is not finite after round {rnd.number}; lower the learning rate "
@@ -146,6 +151,7 @@ class Run:
             macro_f1=scores.macro_f1 if scores else None,
             auc=scores.auc if scores else None,
             staleness=tally.stale,
+            extra=tally.notes,
         )
         self.records.append(record)
         if self.folder is not None:
@@ -175,14 +181,14 @@ class Run:
             "bytes_down": sum(record.bytes_down for record in self.records),
             "lost": sum(record.lost for record in self.records),
             "late": sum(record.late for record in self.records),
-            "model_sha256": checkpoint.flat_sha256(self.fed.weights.value),
+            "model_sha256": checkpoint.flat_sha256(self.model),
             "seed": self.recipe.seed,
             "wall_s": round(self.wall, 3),
             "executor": self.executor.name,
         }
         if self.folder is not None:
             write_json(self.folder / "summary.json", summary)
-        return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary)
+        return Result(self.folder, self.recipe, self.records, self.model, summary)
 
 
 async def _drive(protocol: Callable[[Federation], Any], fed: SimulatedFederation) -> None:
