@@ -135,7 +135,7 @@ async def redistribute(fed: Federation) -> None:
     options = WalkOptions.of(fed.options)
     async for rnd in fed.rounds():
         walk = _walk(fed, rnd)
-        cohort = fed.select(rnd)
+        cohort = fed.select(rnd._replace(cohort=len(walk.walkers)))
         walk, going = _deal(walk, len(cohort), rnd, options)
         flights = fed.dispatch(rnd, cohort, [walk.walkers[i].model for i in going])
         arrived = fed.observe(rnd, await fed.gather(flights, rnd.deadline))
