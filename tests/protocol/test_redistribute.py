@@ -170,7 +170,7 @@ def test_bad_settings_get_a_sentence() -> None:
         make_method("radfed(S=0)")
     with pytest.raises(InputError, match="must be 'balanced', 'fewer' or 'stop'"):
         make_method("radfed(unequal='both')")
-    with pytest.raises(InputError, match="13 models cannot walk over 12 clients.*cohort=12 or less"):
+    with pytest.raises(InputError, match=r"13 models cannot walk over 12 clients.*cohort=12 or less"):
         run(recipe(method="radfed", cohort=13))
     with pytest.raises(InputError, match=r"no option 'T'; it has: S, unequal, show"):
         run(recipe(method="radfed", options={"T": 3}))
