@@ -135,6 +135,9 @@ class Run:
                     f"The global model is not finite after round {rnd.number}; lower the learning rate "
                     "(or the server's step)."
                 )
+            if self.experiment.validation is not None:
+                held = evaluate(self.experiment.net, self.model, self.experiment.validation)
+                fed.note(validation={name: getattr(held, name) for name in ("accuracy", "loss", "macro_f1", "auc")})
         record = Record(
             round=rnd.number,
             virtual_time=fed.now,

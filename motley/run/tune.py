@@ -270,7 +270,7 @@ def _claim(place: Path, study: dict[str, Any]) -> None:
     """Takes a folder for this search, or refuses one that holds another."""
     path = place / "study.json"
     content = json.loads(json.dumps(study))
-    if path.is_file() and json.loads(path.read_text()) != content:
+    if path.is_file() and (place / "runs").exists() and json.loads(path.read_text()) != content:
         raise StateError(f"{place} holds another search (other recipe, axes, folds or seeds); choose another folder.")
     write_json(path, content)
 

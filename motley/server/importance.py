@@ -80,12 +80,13 @@ def gradient_score(c: Client, data: Data) -> Tensor:
     def loss(params: Tensor, batch: Batch) -> Tensor:
         return batch.mean(cross_entropy(c.net(params, batch.x).logits, batch.y, reduction="none"))
 
+    x, y, every = data.x, data.y, data.mask
     total = torch.zeros_like(c.loss)
     count = torch.zeros_like(c.loss)
-    for begin in range(0, data.y.shape[0], c.batch_size):
+    for begin in range(0, y.shape[0], c.batch_size):
         rows = slice(begin, begin + c.batch_size)
-        mask = None if data.mask is None else data.mask[rows]
-        grad = torch.func.grad(loss)(c.params, Batch(data.x[rows], data.y[rows], mask))
+        mask = None if every is None else every[rows]
+        grad = torch.func.grad(loss)(c.params, Batch(x[rows], y[rows], mask))
         counts = torch.ones_like(total) if mask is None else (mask.sum() > 0).to(total.dtype)
         total = total + counts * grad.square().sum()
         count = count + counts

@@ -58,7 +58,7 @@ def _client(method: str, batch_size: int = 4):  # type: ignore[no-untyped-def]
 
 def test_score_is_the_mean_over_minibatches() -> None:
     e, _, c = _client("radfedi")
-    x, y = (value[:10] for value in e.data.client(0)[:2])
+    x, y = (value[:10] for value in (e.data.client(0).x, e.data.client(0).y))
     norms = []
     for rows in (slice(0, 4), slice(4, 8), slice(8, 10)):
         flat = c.params.clone().requires_grad_()
@@ -71,7 +71,7 @@ def test_score_is_the_mean_over_minibatches() -> None:
 
 def test_score_ignores_padding_under_vmap() -> None:
     e, _, c = _client("radfedi")
-    x, y = (value[:10] for value in e.data.client(0)[:2])
+    x, y = (value[:10] for value in (e.data.client(0).x, e.data.client(0).y))
     filled = torch.cat([x, torch.full((7, *x.shape[1:]), 9.0)])
     labels = torch.cat([y, torch.zeros(7, dtype=y.dtype)])
     mask = torch.cat([torch.ones(10), torch.zeros(7)])
