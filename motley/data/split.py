@@ -13,6 +13,7 @@ from torch import Tensor
 
 from motley.core.errors import DataError, PartitionError
 from motley.core.keys import Key
+from motley.core.types import Data
 from motley.data.dataset import Dataset, Scaling, Tokens
 from motley.data.federated import FederatedData, Partition
 
@@ -183,3 +184,19 @@ def _regroup(dataset: Dataset, train: Tensor, test: Tensor) -> Dataset:
         groups=pick(dataset.groups, train),
         test_groups=pick(dataset.groups, test),
     )
+
+
+def balanced_sample(dataset: Dataset, key: Key, per_class: int) -> Data:
+    """``per_class`` random training samples of every class, as a network takes them."""
+    y = dataset.y.numpy()
+    rng = key.fold("balanced").generator()
+    rows = []
+    for c in range(dataset.n_classes):
+        members = np.flatnonzero(y == c)
+        if len(members) < per_class:
+            raise DataError(
+                f"Class {c} of '{dataset.name}' has {len(members)} samples, fewer than the {per_class} wanted."
+            )
+        rows.append(rng.choice(members, per_class, replace=False))
+    index = torch.from_numpy(np.sort(np.concatenate(rows)))
+    return Data(dataset.inputs(dataset.x[index]), dataset.y[index])

@@ -1,6 +1,6 @@
 """Named methods, each a composition of parts."""
 
-from motley.methods import baselines, radfed
+from motley.methods import ama_fes, baselines, logits, radfed, rebafl
 from motley.methods.registry import METHODS, make_method
 
-__all__ = ["METHODS", "baselines", "make_method", "radfed"]
+__all__ = ["METHODS", "ama_fes", "baselines", "logits", "make_method", "radfed", "rebafl"]

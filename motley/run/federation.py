@@ -104,10 +104,6 @@ class Flying:
         return self.arrival
 
 
-Watcher = Callable[[Round, Sequence[Arrival]], None]
-"""Sees the sound arrivals of a round as they are taken in, before they are merged; for measuring only."""
-
-
 class SimulatedFederation:
     """Implements `protocol.Federation` for one run."""
 
@@ -136,7 +132,7 @@ class SimulatedFederation:
         self.weights = Weights(params)
         self.shown: Weights | None = None
         self.memory: dict[str, Tree] = {}
-        self.watchers: list[Watcher] = []
+        self.measures: dict[str, Tree] = {}  # what diagnostics remember from round to round
         self.key = key
         self.schedule = schedule
         self.store = store
@@ -145,6 +141,7 @@ class SimulatedFederation:
         self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
         self.round = 0
         self.tally = Tally()
+        self.came: Updates | None = None  # what was last handed on or merged in this round
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
         self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
@@ -171,6 +168,7 @@ class SimulatedFederation:
     async def rounds(self) -> AsyncIterator[Round]:
         while self.round < self.schedule.rounds:
             self.round += 1
+            self.came = None
             rnd = self._round()
             self._release()
             await asyncio.sleep(0)  # what was held back for this round settles now
@@ -201,7 +199,8 @@ class SimulatedFederation:
         ids = list(clients)
         wanted = torch.full((len(ids),), self.schedule.epochs)
         lr = self.schedule.lr * self.schedule.lr_decay ** (rnd.number - 1)
-        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)))
+        limited = torch.from_numpy(self.fleet.limited[ids].astype(np.float32))
+        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)), limited)
         plan = self.server.plan(rnd, ids, plan)
         down, dials = self.server.send(rnd), self.server.dials(rnd)
         starts = list(weights) if weights is not None else [self.weights] * len(ids)
@@ -248,8 +247,8 @@ class SimulatedFederation:
     def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
         arrivals = self._sound(arrivals)
         if arrivals:
-            self._watch(rnd, arrivals)
-            self.server.observe(rnd, self._updates(rnd, arrivals))
+            self.came = self._updates(rnd, arrivals)
+            self.server.observe(rnd, self.came)
             self._accept(arrivals)
         return arrivals
 
@@ -259,7 +258,7 @@ class SimulatedFederation:
             return
         updates = self._updates(rnd, arrivals)
         if not observed:
-            self._watch(rnd, arrivals)
+            self.came = updates
             self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
             self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
@@ -467,8 +466,9 @@ class SimulatedFederation:
         arrival = self._arrival(flight)
         self.tally.arrived += 1
         self.tally.bytes_up += self._upload_bytes(outcome.trained)
-        self.tally.loss_sum += arrival.loss * arrival.n
-        self.tally.samples += arrival.n
+        if bool(outcome.trained.any()):
+            self.tally.loss_sum += arrival.loss * arrival.n
+            self.tally.samples += arrival.n
         return arrival
 
     def _arrival(self, flight: Flying) -> Arrival:
@@ -521,10 +521,6 @@ class SimulatedFederation:
                 )
             self.tally.lost += len(arrivals) - len(good)
         return good
-
-    def _watch(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
-        for watcher in self.watchers:
-            watcher(rnd, arrivals)
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:

@@ -11,14 +11,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from motley.core.errors import RecipeError, UnknownNameError
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 # What decides how a run is carried out, but not what comes out of it.
-WITHOUT_EFFECT = ("name", "summary", "executor", "workers", "device", "checkpoint_seconds", "state_memory_mb")
+WITHOUT_EFFECT = (
+    "name",
+    "summary",
+    "executor",
+    "workers",
+    "device",
+    "checkpoint_seconds",
+    "state_memory_mb",
+    "diagnostics",
+)
 
 
 class Recipe(BaseModel):
@@ -54,6 +63,7 @@ class Recipe(BaseModel):
     deadline: float | None = Field(None, gt=0, description="seconds a round waits; late updates are given up")
     on_bad_update: Literal["stop", "drop"] = "stop"
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations; the last is always evaluated")
+    diagnostics: list[str] = Field(default_factory=list, description="also measured, such as diversity or per_class")
     seed: int = Field(0, ge=0)
 
     executor: str = "auto"
@@ -61,6 +71,12 @@ class Recipe(BaseModel):
     device: str = Field("auto", description="auto, cpu or cuda")
     checkpoint_seconds: float = Field(20.0, ge=0, description="wall seconds between two checkpoints; 0: every round")
     state_memory_mb: float = Field(1024.0, gt=0, description="memory for what parts keep on clients; the rest on disk")
+
+    @field_validator("diagnostics", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        """``diversity,per_class`` on the command line is a list, too."""
+        return [name.strip(" []'\"") for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @property
     def identity(self) -> str:

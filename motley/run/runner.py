@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from torch import Tensor
 import motley
 from motley.core.errors import StateError, TrainingError
 from motley.core.types import Round
+from motley.data.split import balanced_sample
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import Federation
-from motley.run import checkpoint
+from motley.run import checkpoint, divergence  # noqa: F401 (the second registers diagnostics)
+from motley.run.diagnostics import Diagnostics, stability
 from motley.run.evaluation import Scores, evaluate
 from motley.run.executors import EXECUTORS, Executor
 from motley.run.experiment import Experiment, initial_params, prepare
@@ -54,6 +57,7 @@ class Run:
         self.folder = folder
         self.observer = observer
         self.records: list[Record] = []
+        self.diagnostics = Diagnostics(experiment.recipe.diagnostics, experiment)
         self.executor = make_executor(experiment)
         self.fed = self._federation()
         self._wall_before = 0.0
@@ -71,7 +75,7 @@ class Run:
             fleet=e.fleet,
             cost=e.cost,
             executor=self.executor,
-            server=Server(e.method, e.net, params, e.data.n_clients),
+            server=Server(e.method, e.net, params, e.data.n_clients, partial(balanced_sample, e.dataset, e.key)),
             params=params,
             key=e.key,
             schedule=Schedule(
@@ -154,7 +158,7 @@ class Run:
             macro_f1=scores.macro_f1 if scores else None,
             auc=scores.auc if scores else None,
             staleness=tally.stale,
-            extra=tally.notes,
+            extra=tally.notes | self._diagnose(fed, rnd, scores),
         )
         self.records.append(record)
         if self.folder is not None:
@@ -164,6 +168,14 @@ class Run:
             self._save()
         if self.observer is not None:
             self.observer(record)
+
+    def _diagnose(self, fed: SimulatedFederation, rnd: Round, scores: Scores | None) -> dict[str, Any]:
+        if not self.diagnostics.functions:
+            return {}
+        accuracies = [record.accuracy for record in self.records if record.accuracy is not None]
+        if scores is not None:
+            accuracies.append(scores.accuracy)
+        return self.diagnostics.measure(rnd, self.model, fed.came, scores, accuracies, fed.measures)
 
     def _save(self) -> None:
         if self._checkpoints is not None:
@@ -178,6 +190,7 @@ class Run:
             "rounds": self.records[-1].round,
             "accuracy": last.accuracy,
             "best_accuracy": max(record.accuracy or 0.0 for record in measured),
+            "stability": stability([record.accuracy or 0.0 for record in measured]),
             "loss": last.loss,
             "virtual_time": last.virtual_time,
             "bytes_up": sum(record.bytes_up for record in self.records),

@@ -21,6 +21,7 @@ from typing import Any
 from motley.core.errors import InputError, RecipeError, StateError, TrainingError
 from motley.core.keys import Key
 from motley.run import runner
+from motley.run.experiment import prepare
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
 from motley.run.records import Record, read_records
@@ -206,6 +207,7 @@ def tune(
     _check(base, lines, metric, at)
     settings = grid(lines) if random is None else sample(lines, random, Key.root(base.seed).fold("tune"))
     recipes = [[load(base, {**one, **where}) for where in _places(base, folds, seeds)] for one in settings]
+    prepare(recipes[0][-1])  # a fold or a setting that does not exist is told before anything is trained
     place = Path(folder)
     _claim(place, {"recipe": base.identity, "metric": metric, "at": at, "trials": settings, "runs": len(recipes[0])})
     trials = []

@@ -209,7 +209,7 @@ def test_adaptive_server_optimizers(name: str) -> None:
 
 
 def test_adaptive_mixing() -> None:
-    """AMA, eq. 5: w_t = alpha_t w_{t-1} + (1 - alpha_t) sum_k |D_k| / |D| w_k with alpha_t = min(alpha0 + eta t, max)."""
+    """AMA, eq. 5: w_t = alpha_t w_{t-1} + (1 - alpha_t) sum_k |D_k| / |D| w_k, alpha_t = min(alpha0 + eta t, max)."""
     world, run = play("ama(alpha0=0.2, eta=0.15, maximum=0.6)")
     o, w = world.oracle, world.oracle.first
     for number, arrived in world.rounds():

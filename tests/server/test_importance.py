@@ -9,7 +9,7 @@ import torch
 from motley.client.trainer import Task, begin
 from motley.core.errors import InputError
 from motley.core.keys import Key
-from motley.core.types import Batch, Data
+from motley.core.types import Batch, Data, Pool, Round, Updates
 from motley.methods import make_method
 from motley.run.experiment import prepare
 from motley.run.recipe import load
@@ -94,9 +94,13 @@ def test_server_averages_scores() -> None:
     e = prepare(load("digits", {"method": "importance(gamma=0.8)", "rounds": 3, "cohort": 5}))
     made = Run(e, None)
     seen: list[tuple[int, float]] = []
-    made.fed.watchers.append(
-        lambda rnd, arrivals: seen.extend((a.client, float(a.extras["importance"])) for a in arrivals)
-    )
+    learn = made.fed.server.observe
+
+    def spied(rnd: Round, updates: Updates) -> None:
+        seen.extend(zip(updates.ids.tolist(), updates.extras["importance"].tolist(), strict=True))
+        learn(rnd, updates)
+
+    made.fed.server.observe = spied  # type: ignore[method-assign]
     made.go()
     expected = torch.ones(20)
     for client, new in seen:
@@ -107,8 +111,6 @@ def test_server_averages_scores() -> None:
 
 def test_unknown_clients_count_as_the_mean() -> None:
     hooks = importance(initial=None)
-    from motley.core.types import Pool, Round
-
     state = {"score": torch.tensor([1.0, 5.0, 1.0, 3.0]), "known": torch.tensor([0.0, 1.0, 0.0, 1.0])}
     pool = Pool(torch.arange(4), torch.ones(4))
     assert hooks.select is not None

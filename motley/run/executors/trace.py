@@ -1,4 +1,4 @@
-"""Client functions traced once per shape into plain tensor operations, and captured as CUDA graphs where there is a GPU.
+"""Client functions traced once per shape into plain tensor operations, and captured as CUDA graphs on a GPU.
 
 Tracing removes the bookkeeping of `vmap` and `grad` from every call; a captured graph removes the launches as well.
 """
