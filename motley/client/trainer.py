@@ -100,12 +100,13 @@ def objective(training: Training, c: Client, free: Tensor, span: Span, batch: Ba
     """The loss as a function of the free parameters (those of the layers in ``span``); also its data term alone."""
     net, method = training.net, training.method
     if span == training.full_span:
-        c = c.with_(params=free)
+        whole = free
         out = net(free, batch.x)
     else:
         tensors, whole = _with_frozen(net, c.params, free, span)
-        c = c.with_(params=whole)
         out = net.forward(tensors, batch.x)
+    if method.has("logits") or method.has("penalty"):
+        c = c.with_(params=whole)
     logits = out.logits
     for _, hook in method.hooks("logits"):
         logits = hook(c, batch, logits)

@@ -70,11 +70,22 @@ class Ticket(NamedTuple):
     fate: Fate
 
 
+class Aloft(NamedTuple):
+    """A flight as a checkpoint holds it; `held` and `landed` are its places in those queues, if it is there."""
+
+    ticket: Ticket
+    finish: float | None
+    held: int | None = None
+    landed: int | None = None
+    landed_at: float | None = None
+
+
 class Flying:
     """A flight on the virtual clock."""
 
-    def __init__(self, ticket: Ticket, loop: VirtualLoop) -> None:
+    def __init__(self, ticket: Ticket, loop: VirtualLoop, number: int) -> None:
         self.ticket = ticket
+        self.number = number  # counts dispatches: the order of flights that finish at the same time
         self.client = ticket.client
         self.round = ticket.round
         self.outcome: Outcome | None = None
@@ -82,6 +93,7 @@ class Flying:
         self.settled: asyncio.Future[bool] = loop.create_future()  # True: arrived, False: lost or held back
         self.arrival: Arrival | None = None
         self.finish: float | None = None
+        self.landed_at: float | None = None
         self.given_up = False
 
     def done(self) -> bool:
@@ -128,7 +140,8 @@ class SimulatedFederation:
         self.merged: Updates | None = None  # what this round's last aggregation merged
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
-        self._held: list[tuple[int, asyncio.Future[None]]] = []  # delayed until a round begins
+        self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
+        self._launched = 0
         self._news: asyncio.Future[None] | None = None
         self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
         self.payload_bytes: int | None = None
@@ -212,10 +225,10 @@ class SimulatedFederation:
         return arrivals
 
     async def arrivals(self, until: float | None = None, at_least: int = 0) -> list[Arrival]:
-        while True:
-            if until is None and (len(self._inbox) >= at_least or len(self._inbox) == len(self._air)):
-                break
-            if until is not None and (self.now >= until or (at_least and len(self._inbox) >= at_least)):
+        while not (at_least and len(self._inbox) >= at_least):
+            if until is None and len(self._inbox) + len(self._held) >= len(self._air):
+                break  # nothing more can come before the next round
+            if until is not None and self.now >= until:
                 break
             self._news = self.loop.create_future()
             timeout = None if until is None else until - self.now
@@ -242,43 +255,57 @@ class SimulatedFederation:
         await asyncio.sleep(seconds)
 
     # ------------------------------------------------------------------ what checkpoints need
-    def tickets(self) -> list[tuple[Ticket, float | None]]:
-        """Everything in the air with its finish time, in order of dispatch."""
-        return [(flight.ticket, flight.finish) for flight in self._air]
+    def aloft(self) -> list[Aloft]:
+        """Everything in the air, in order of dispatch."""
+        held = {flight.number: place for place, (flight, _) in enumerate(self._held)}
+        landed = {flight.number: place for place, flight in enumerate(self._inbox)}
+        return [Aloft(f.ticket, f.finish, held.get(f.number), landed.get(f.number), f.landed_at) for f in self._air]
 
-    def resume(
-        self, round_number: int, now: float, tickets: list[tuple[Ticket, float | None]], upload_bytes: list[int | None]
-    ) -> None:
+    def resume(self, round_number: int, now: float, aloft: list[Aloft], upload_bytes: list[int | None]) -> None:
         """Goes back to the end of a round, with these tasks in the air."""
         self.round = round_number
         self.extra_bytes, self.payload_bytes = upload_bytes
         self.loop = VirtualLoop(now, on_idle=self._train_waiting)  # type: ignore[abstract]
-        self._air.clear()
-        for ticket, finish in tickets:
-            self._launch(ticket, finish)
+        flights = [self._board(one.ticket) for one in aloft]
+        for one, flight in sorted(zip(aloft, flights, strict=True), key=lambda pair: pair[0].held or 0):
+            flight.finish, flight.landed_at = one.finish, one.landed_at
+            if one.landed is None:
+                self.loop.spawn(self._fly(flight, held=one.held is not None))
+        landed = [(one.landed, flight) for one, flight in zip(aloft, flights, strict=True) if one.landed is not None]
+        if landed:
+            self._train(self._untrained())
+        for _, flight in sorted(landed, key=lambda pair: pair[0]):
+            flight.arrival = self._arrival(flight)
+            self._inbox.append(flight)
+            _settle(flight, True)
 
     # ------------------------------------------------------------------ the life of a flight
-    def _launch(self, ticket: Ticket, finish: float | None = None) -> Flying:
-        flight = Flying(ticket, self.loop)
+    def _board(self, ticket: Ticket) -> Flying:
+        flight = Flying(ticket, self.loop, self._launched)
+        self._launched += 1
         self._air.append(flight)
-        self.loop.spawn(self._fly(flight, finish))
         return flight
 
-    async def _fly(self, flight: Flying, finish: float | None = None) -> None:
+    def _launch(self, ticket: Ticket) -> Flying:
+        flight = self._board(ticket)
+        self.loop.spawn(self._fly(flight))
+        return flight
+
+    async def _fly(self, flight: Flying, held: bool = False) -> None:
         ticket = flight.ticket
         silent = ticket.fate.lost or ticket.done <= 0
-        if finish is None:
+        if flight.finish is None:
             if not silent and self._needs_outcome_first:
                 await flight.computed  # trained with everything else in flight when the clock is idle
-            finish = ticket.dispatched + self._duration(flight)
-        flight.finish = finish
-        await asyncio.sleep(max(0.0, finish - self.now))
-        if flight.given_up:
-            return
-        if ticket.fate.delay_rounds and ticket.round + ticket.fate.delay_rounds > self.round:
+            flight.finish = ticket.dispatched + self._duration(flight)
+        if not held:
+            await self.loop.until(flight.finish, flight.number)
+            if flight.given_up:
+                return
+        if held or (not silent and ticket.round + ticket.fate.delay_rounds > self.round):
             await self._hold(flight)
-        if flight.given_up:
-            return
+            if flight.given_up:
+                return
         if silent:
             self.tally.lost += 1
             self._air.remove(flight)
@@ -289,21 +316,28 @@ class SimulatedFederation:
             flight.arrival = self._land(flight)
             self._inbox.append(flight)
             _settle(flight, True)
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        self._tell()
 
     async def _hold(self, flight: Flying) -> None:
         """Delayed in transmission by whole rounds: waits until that round begins."""
         gate: asyncio.Future[None] = self.loop.create_future()
-        self._held.append((flight.ticket.round + flight.ticket.fate.delay_rounds, gate))
+        self._held.append((flight, gate))
         _settle(flight, False)
+        self._tell()
         await gate
 
     def _release(self) -> None:
-        for target, gate in self._held:
-            if target <= self.round:
+        waiting, self._held = self._held, []
+        for flight, gate in waiting:
+            if flight.ticket.round + flight.ticket.fate.delay_rounds <= self.round:
                 gate.set_result(None)
-        self._held = [(target, gate) for target, gate in self._held if target > self.round]
+            else:
+                self._held.append((flight, gate))
+
+    def _tell(self) -> None:
+        """Wakes a protocol that waits for arrivals."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     @property
     def _needs_outcome_first(self) -> bool:
@@ -401,15 +435,22 @@ class SimulatedFederation:
 
     # ------------------------------------------------------------------ landing
     def _land(self, flight: Flying) -> Arrival:
-        outcome, ticket = flight.outcome, flight.ticket
+        outcome = flight.outcome
         assert outcome is not None
+        flight.landed_at = self.now
+        arrival = self._arrival(flight)
         self.tally.arrived += 1
         self.tally.bytes_up += self._upload_bytes(outcome.trained)
-        n = float(self._sizes[ticket.client])
-        loss = float(outcome.loss)
         if bool(outcome.trained.any()):
-            self.tally.loss_sum += loss * n
-            self.tally.samples += n
+            self.tally.loss_sum += arrival.loss * arrival.n
+            self.tally.samples += arrival.n
+        return arrival
+
+    def _arrival(self, flight: Flying) -> Arrival:
+        outcome, ticket = flight.outcome, flight.ticket
+        assert outcome is not None
+        assert flight.landed_at is not None
+        n = float(self._sizes[ticket.client])
         steps = n_steps(ticket.done, int(n), self.training.batch_size)
         return Arrival(
             client=ticket.client,
@@ -420,11 +461,11 @@ class SimulatedFederation:
             extras=outcome.extras,
             own=outcome.own,
             n=n,
-            loss=loss,
+            loss=float(outcome.loss),
             steps=steps,
             epochs=ticket.done,
             lr=ticket.lr,
-            duration=self.now - ticket.dispatched,
+            duration=flight.landed_at - ticket.dispatched,
         )
 
     def _take(self, flight: Flying) -> Arrival:
@@ -437,6 +478,10 @@ class SimulatedFederation:
     def _give_up(self, flight: Flying) -> None:
         flight.given_up = True
         self._air.remove(flight)
+        for held, gate in list(self._held):
+            if held is flight:
+                self._held.remove((held, gate))
+                gate.set_result(None)
         self.tally.late += 1
 
     def _sound(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
@@ -492,8 +537,9 @@ def _settle(flight: Flying, value: bool) -> None:
 
 def _work(epochs: float, floor: float, affordable: float, partial: bool) -> tuple[float, float]:
     """Epochs a device spends, and epochs whose result it sends (0: nothing)."""
-    if affordable >= epochs:
+    enough = affordable * (1 + 1e-6)  # plans are float32
+    if enough >= epochs:
         return epochs, epochs
-    if affordable >= floor > 0:
+    if enough >= floor:
         return affordable, affordable if partial else floor
-    return affordable, affordable if partial and affordable > 0 else 0.0
+    return affordable, 0.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -88,23 +89,31 @@ class Recipe(BaseModel):
                 tables.extend(_table(key, value))
             elif value is not None:
                 rows.append(f"{key} = {_toml(value)}")
+            elif Recipe.model_fields[key].default is not None:
+                rows.append(f'{key} = "none"')  # TOML has no word for it
         return "\n".join([*rows, *tables]) + "\n"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(inner) for inner in value) + "]"
     if value is None:
         raise RecipeError("A recipe cannot hold 'none' inside params or options; leave the key out.")
-    if isinstance(value, float) and value == float("inf"):
-        return "inf"
-    return json.dumps(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def _key(key: str) -> str:
+    return key if key.isascii() and key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
 
 
 def _table(name: str, content: Mapping[str, Any]) -> list[str]:
     if not content:
         return []
-    return ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in content.items())]
+    return ["", f"[{name}]", *(f"{_key(key)} = {_toml(value)}" for key, value in content.items())]
 
 
 def names() -> list[str]:
@@ -164,7 +173,7 @@ def _literal(value: Any) -> Any:
 def _put(content: dict[str, Any], key: str, value: Any) -> None:
     head, *rest = key.split(".")
     if not rest:
-        content[head] = None if isinstance(value, str) and value.lower() == "none" else value
+        content[head] = value
         return
     if head not in ("params", "options"):
         raise RecipeError(f"Recipe key '{key}': only params and options have keys below them.")
@@ -180,6 +189,10 @@ def _validate(content: dict[str, Any]) -> Recipe:
     for key in content:
         if key not in known:
             raise UnknownNameError("recipe key", key, known)
+    optional = [key for key, field in known.items() if type(None) in get_args(field.annotation)]
+    for key in optional:
+        if isinstance(content.get(key), str) and content[key].lower() == "none":
+            content[key] = None
     try:
         return Recipe(**content)
     except ValidationError as error:

@@ -226,6 +226,10 @@ def new_folder(recipe: Recipe, parent: Path) -> Path:
 
 def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **given: Any) -> Result:
     """Runs a recipe in a new directory."""
+    if (folder / "rounds.jsonl").exists() or (folder / "checkpoint").exists():
+        raise StateError(
+            f"{folder} holds a run already; continue it with 'motley resume', or choose another directory."
+        )
     experiment = prepare(recipe, **given)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "recipe.toml", recipe.to_toml())
@@ -258,11 +262,14 @@ def open_run(folder: str | Path, changes: Iterable[str] = ()) -> Recipe:
     return load(str(path), changes)
 
 
-def resume(folder: str | Path, observer: Observer | None = None, changes: Iterable[str] = ()) -> Result:
-    """Continues an interrupted run to exactly the model the uninterrupted run gives."""
+def resume(folder: str | Path, observer: Observer | None = None, changes: Iterable[str] = (), **given: Any) -> Result:
+    """Continues an interrupted run to exactly the model the uninterrupted run gives.
+
+    A run that was given things in Python (data, net, method, fleet; see `prepare`) must be given them again.
+    """
     place = Path(folder)
     recipe = open_run(place, changes)
-    made = Run(prepare(recipe), place, observer)
+    made = Run(prepare(recipe, **given), place, observer)
     try:
         made.take_up()
     except BaseException:

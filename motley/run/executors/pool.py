@@ -53,7 +53,10 @@ def _work(pipe: Connection, training: Training, data: FederatedData, starts: Ten
             reply = error
         except Exception as error:
             reply = TrainingError(f"Client {job[0]} failed in a worker process: {type(error).__name__}: {error}")
-        pipe.send_bytes(pickle.dumps(reply, protocol=5))
+        try:
+            pipe.send_bytes(pickle.dumps(reply, protocol=5))
+        except OSError:
+            return  # the run was ended while this client trained
 
 
 def _pack(job: Job) -> tuple[Any, ...]:
@@ -85,8 +88,15 @@ class Pool:
         for _ in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, training, data, self.starts), daemon=True)
-            with _quiet_threads():
-                process.start()
+            try:
+                with _quiet_threads():
+                    process.start()
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                self.close()
+                raise InputError(
+                    f"The run cannot be sent to worker processes: {error}; "
+                    "define models, schedules and parts at the top of a module, or use executor=loop."
+                ) from None
             theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)

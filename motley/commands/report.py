@@ -1,0 +1,36 @@
+"""``motley report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from motley.commands.tools import AsJson, Voice, shown
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories of runs.")],
+    as_json: AsJson = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where to write; the directory of a single run, or runs/report.")
+    ] = None,
+) -> None:
+    """Compare runs: a table, and accuracy against rounds, virtual time and bytes, with a band over seeds."""
+    from motley.report.plots import plot
+    from motley.report.runs import group, read_run
+    from motley.report.tables import markdown, rows
+
+    groups = group([read_run(folder) for folder in runs])
+    target = out or (runs[0] if len(runs) == 1 else Path("runs") / "report")
+    target.mkdir(parents=True, exist_ok=True)
+    table = markdown(groups)
+    image = plot(groups, target / "report.png")
+    page = target / "report.md"
+    page.write_text(f"# Report\n\n{table}\n![Accuracy](report.png)\n", encoding="utf-8")
+    voice = Voice(as_json)
+    if not as_json:
+        typer.echo(table)
+        typer.echo(f"Plot:  {shown(image)}\nTable: {shown(page)}")
+    voice.end({"rows": rows(groups), "plot": str(image), "table": str(page)})
