@@ -36,7 +36,7 @@ def tune(
         str | None, typer.Option("--seeds", metavar="N|A,B,C", help="Average over N seeds, or over these.")
     ] = None,
     metric: Annotated[
-        str, typer.Option("--metric", help="accuracy, macro_f1, auc or loss on validation data.")
+        str, typer.Option("--metric", help="accuracy, macro_f1, weighted_f1, auc or loss on validation data.")
     ] = "accuracy",
     at: Annotated[str, typer.Option("--at", help="Score a run by its best round, or by its last.")] = "best",
     as_json: AsJson = False,

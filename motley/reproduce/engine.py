@@ -59,8 +59,8 @@ def errands(
     ordered: list[tuple[int, Errand]] = []
     for reproduction in made:
         for cell in reproduction.cells(quick):
-            for position, seed in enumerate(seeds if seeds is not None else reproduction.seeds_of(quick)):
-                recipe = _placed(reproduction.recipe_of(cell, seed, quick), plan)
+            for position, draw in enumerate(reproduction.draws(quick, seeds)):
+                recipe = _placed(reproduction.recipe_of(cell, draw, quick), plan)
                 if results.find(recipe) is not None:
                     continue
                 _wish(found, ordered, position, reproduction, cell, recipe, plan, quick)
@@ -192,6 +192,7 @@ def _one(errand: Errand, work: Callable[[], Finished], told: Told) -> Finished |
 def say(errand: Errand, finished: Finished | None, trouble: str) -> None:
     """One line per run on stderr."""
     what = f"{errand.reproduction}: {errand.cell}, seed {errand.recipe.seed}"
+    what += f", fold {errand.recipe.fold}" if errand.recipe.split else ""
     if finished is None:
         print(f"{what}: {trouble}", file=sys.stderr, flush=True)
     else:

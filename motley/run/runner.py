@@ -26,7 +26,7 @@ from motley.run.experiment import Experiment, initial_params, prepare
 from motley.run.federation import Schedule, SimulatedFederation, Tally
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
-from motley.run.records import Record, environment, read_records
+from motley.run.records import GOALS, Record, environment, read_records, validated
 from motley.run.store import ClientStore
 from motley.server.server import Server
 
@@ -141,7 +141,10 @@ class Run:
                 )
             if self.experiment.validation is not None:
                 held = evaluate(self.experiment.net, self.model, self.experiment.validation)
-                fed.note(validation={name: getattr(held, name) for name in ("accuracy", "loss", "macro_f1", "auc")})
+                fed.note(weighted_f1=scores.weighted_f1)
+                fed.note(
+                    **{f"validation_{name}": getattr(held, name) for name in GOALS if getattr(held, name) is not None}
+                )
         record = Record(
             round=rnd.number,
             virtual_time=fed.now,
@@ -185,7 +188,7 @@ class Run:
     def _finish(self) -> Result:
         measured = [record for record in self.records if record.accuracy is not None]
         last = measured[-1]
-        summary = {
+        summary: dict[str, Any] = {
             "run": str(self.folder) if self.folder else None,
             "rounds": self.records[-1].round,
             "accuracy": last.accuracy,
@@ -202,6 +205,8 @@ class Run:
             "wall_s": round(self.wall, 3),
             "executor": self.executor.name,
         }
+        if self.experiment.validation is not None:
+            summary["validated"] = {name: found for name in GOALS if (found := validated(self.records, name))}
         if self.folder is not None:
             write_json(self.folder / "summary.json", summary)
         return Result(self.folder, self.recipe, self.records, self.model, summary)

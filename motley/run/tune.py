@@ -24,9 +24,8 @@ from motley.run import runner
 from motley.run.experiment import prepare
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
-from motley.run.records import Record, read_records
+from motley.run.records import GOALS, Record, read_records
 
-METRICS = {"accuracy": 1, "macro_f1": 1, "auc": 1, "loss": -1}  # and whether more is better
 MOST = 10_000  # trials of a grid
 Settings = dict[str, Any]
 
@@ -144,7 +143,7 @@ class Search:
     @property
     def ranked(self) -> list[Trial]:
         """Best first; what failed comes last; the first tried wins a tie."""
-        sign = METRICS[self.metric]
+        sign = GOALS[self.metric]
         return sorted(self.trials, key=lambda trial: -sign * trial.mean if trial.scores else math.inf)
 
     @property
@@ -173,11 +172,11 @@ class Search:
 
 def validation_score(records: Iterable[Record], metric: str, at: str = "best") -> float:
     """The validation score of a run: of its best round, or of its last."""
-    found = [record.extra["validation"][metric] for record in records if "validation" in record.extra]
-    scores = [score for score in found if score is not None]
+    name = f"validation_{metric}"
+    scores = [record.extra[name] for record in records if name in record.extra]
     if not scores:
         raise InputError(f"There is no validation {metric} in this run; is '{metric}' defined for these data?")
-    best = max if METRICS[metric] > 0 else min
+    best = max if GOALS[metric] > 0 else min
     return float(scores[-1] if at == "last" else best(scores))
 
 
@@ -245,8 +244,8 @@ def _check(base: Recipe, axes: Sequence[Axis], metric: str, at: str) -> None:
             raise RecipeError(f"The key '{key}' is given twice; write all its values in one list.")
         if key in ("seed", "fold", "split", "data_seed"):
             raise RecipeError(f"'{key}' cannot be tuned; use --seeds and --folds to average over them.")
-    if metric not in METRICS:
-        raise InputError(f"The metric is '{metric}'; it must be one of {', '.join(METRICS)}.")
+    if metric not in GOALS:
+        raise InputError(f"The metric is '{metric}'; it must be one of {', '.join(GOALS)}.")
     if at not in ("best", "last"):
         raise InputError(f"The round that is scored is '{at}'; it must be 'best' or 'last'.")
     if base.split is None:

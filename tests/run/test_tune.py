@@ -71,7 +71,7 @@ def test_a_search_chooses_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert chosen["lr"] == 0.1
     assert chosen["params"]["radfed"]["S"] == search.chosen["params.radfed.S"]
     records = (tmp_path / "runs" / "0003-fold1-seed1" / "rounds.jsonl").read_text().splitlines()
-    best = max(json.loads(line)["extra"]["validation"]["accuracy"] for line in records)
+    best = max(json.loads(line)["extra"]["validation_accuracy"] for line in records)
     assert search.trials[3].scores[3] == best
 
     (tmp_path / "runs" / "0001-fold0-seed1" / "summary.json").unlink()
