@@ -53,6 +53,7 @@ class Tally:
     bytes_up: int = 0
     loss_sum: float = 0.0
     samples: float = 0.0
+    notes: dict[str, Any] = field(default_factory=dict)  # what the protocol or a measurement adds to the record
 
 
 class Ticket(NamedTuple):
@@ -130,6 +131,9 @@ class SimulatedFederation:
         self.executor = executor
         self.server = server
         self.weights = Weights(params)
+        self.shown: Weights | None = None
+        self.memory: dict[str, Tree] = {}
+        self.measures: dict[str, Tree] = {}  # what diagnostics remember from round to round
         self.key = key
         self.schedule = schedule
         self.store = store
@@ -138,7 +142,7 @@ class SimulatedFederation:
         self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
         self.round = 0
         self.tally = Tally()
-        self.merged: Updates | None = None  # what this round's last aggregation merged
+        self.came: Updates | None = None  # what was last handed on or merged in this round
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
         self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
@@ -155,13 +159,17 @@ class SimulatedFederation:
         return self.loop.time()
 
     @property
+    def n_clients(self) -> int:
+        return self.data.n_clients
+
+    @property
     def flights(self) -> list[Flight]:
         return list(self._air)
 
     async def rounds(self) -> AsyncIterator[Round]:
         while self.round < self.schedule.rounds:
             self.round += 1
-            self.merged = None
+            self.came = None
             rnd = self._round()
             self._release()
             await asyncio.sleep(0)  # what was held back for this round settles now
@@ -237,20 +245,37 @@ class SimulatedFederation:
             self._news = None
         return [self._take(flight) for flight in list(self._inbox)]
 
-    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        arrivals = self._sound(arrivals)
         if arrivals:
-            self.server.observe(rnd, self._updates(rnd, arrivals))
+            self.came = self._updates(rnd, arrivals)
+            self.server.observe(rnd, self.came)
             self._accept(arrivals)
+        return arrivals
 
-    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival], *, observed: bool = False) -> None:
         arrivals = self._sound(arrivals)
         if not arrivals:
             return
-        self.merged = updates = self._updates(rnd, arrivals)
-        self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
-        self.server.observe(rnd, updates)
+        updates = self._updates(rnd, arrivals)
+        if not observed:
+            self.came = updates
+            self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
+            self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
-        self._accept(arrivals)
+        if not observed:
+            self._accept(arrivals)
+
+    def preview(self, rnd: Round, arrivals: Sequence[Arrival]) -> Weights:
+        if not arrivals:
+            return self.weights
+        state = dict(self.server.state)
+        value = self.server.aggregate(rnd, self.weights.value, self._updates(rnd, arrivals))
+        self.server.state = state
+        return Weights(value)
+
+    def note(self, **numbers: Any) -> None:
+        self.tally.notes.update(numbers)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
