@@ -45,11 +45,13 @@ class Result:
     records: list[Record]
     params: Tensor
     summary: dict[str, Any]
-    net: Network
+    net: Network | None = None  # None: the run broke off, and this stands for what it left
 
     @property
     def model(self) -> nn.Module:
         """A copy of the model with the trained weights."""
+        if self.net is None:
+            raise StateError("This run broke off, so there is no model.")
         module = copy.deepcopy(self.net.module)
         with torch.no_grad():
             for name, value in self.net.layout.unflatten(self.params.cpu()).items():
