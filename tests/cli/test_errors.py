@@ -116,8 +116,7 @@ def test_the_unexpected(motley: Motley, monkeypatch: pytest.MonkeyPatch) -> None
     end = motley("list", "parts")
     assert end.code == 1
     assert (
-        end.err
-        == "Motley failed unexpectedly: ValueError: a bolt is loose. Set MOTLEY_DEBUG=1 to see the traceback.\n"
+        end.err == "Motley failed unexpectedly: ValueError: a bolt is loose. Set MOTLEY_DEBUG=1 to see the traceback.\n"
     )
     monkeypatch.setenv("MOTLEY_DEBUG", "1")
     with pytest.raises(ValueError, match="a bolt is loose"):
