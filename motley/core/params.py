@@ -113,7 +113,8 @@ class Layout:
 
     def tensors(self, flat: Tensor) -> list[Tensor]:
         """Views of one flat vector [P] in slot order (one `split`, so its gradient is one `cat`)."""
-        return [piece.view(shape) for piece, shape in zip(torch.split(flat, self._sizes), self._shapes, strict=True)]
+        pieces = flat.split_with_sizes(self._sizes)
+        return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views of one flat vector [P]."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import register_pytree_node, tree_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from motley.core.keys import Key
     from motley.core.network import Network
@@ -38,12 +38,26 @@ class Facts(NamedTuple):
     upload: Tensor  # seconds to send the whole model up, float32
 
 
-class Data(NamedTuple):
-    """A client's training samples: inputs as the network takes them, labels, and a 0/1 mask (or None: all count)."""
+class Data:
+    """A client's training samples: inputs as the network takes them, labels, and a 0/1 mask (or None: all count).
 
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None = None
+    Executors may fetch them only when a hook asks.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
+        self._x, self._y, self._mask = x, y, mask
+
+    @property
+    def x(self) -> Tensor:
+        return self._x
+
+    @property
+    def y(self) -> Tensor:
+        return self._y
+
+    @property
+    def mask(self) -> Tensor | None:
+        return self._mask
 
 
 class Batch(NamedTuple):
@@ -83,9 +97,16 @@ class Client:
     notes: dict[str, Tree]  # what each part remembers during this task only
     dials: dict[str, dict[str, Tensor]]  # the parts' numbers in this round
     net: Network = field(repr=False)  # the model's functions; the same for all clients
+    batch_size: int = 32  # of the local minibatches; the same for all clients
 
     def with_(self, **changes: Any) -> Client:
-        return replace(self, **changes)
+        """A changed copy; called after every step, hence not by `dataclasses.replace`, which takes twice as long."""
+        new = object.__new__(Client)
+        for name in Client.__slots__:
+            object.__setattr__(new, name, changes.pop(name) if name in changes else getattr(self, name))
+        if changes:
+            raise TypeError(f"A client has no field '{next(iter(changes))}'.")
+        return new
 
     def keep(self, part: str, state: Tree) -> Client:
         """This client with new kept state of one part."""
@@ -99,12 +120,13 @@ class Client:
 _CLIENT_FIELDS = ("params", "start", "trained", "facts", "key", "epoch", "loss", "down", "own", "notes", "dials")
 
 
-def _flatten_client(c: Client) -> tuple[list[Any], Network]:
-    return [getattr(c, name) for name in _CLIENT_FIELDS], c.net
+def _flatten_client(c: Client) -> tuple[list[Any], tuple[Network, int]]:
+    return [getattr(c, name) for name in _CLIENT_FIELDS], (c.net, c.batch_size)
 
 
-def _unflatten_client(values: Any, net: Network) -> Client:
-    return Client(**dict(zip(_CLIENT_FIELDS, values, strict=True)), net=net)
+def _unflatten_client(values: Any, alike: tuple[Network, int]) -> Client:
+    net, batch_size = alike
+    return Client(**dict(zip(_CLIENT_FIELDS, values, strict=True)), net=net, batch_size=batch_size)
 
 
 register_pytree_node(Client, _flatten_client, _unflatten_client, serialized_type_name="motley.Client")
@@ -116,6 +138,7 @@ class Setting(NamedTuple):
     net: Network
     params: Tensor  # [P] the first global model
     n_clients: int
+    public: Callable[[int], Data] | None = None  # so many samples of each class that the server holds, where it may
 
 
 class Plan(NamedTuple):
@@ -125,6 +148,7 @@ class Plan(NamedTuple):
     floor: Tensor  # [K] fewest epochs worth sending; equals `epochs` where all or nothing
     lr: Tensor  # [K]
     partial: Tensor  # [K] 1: who must stop early sends what it has reached (at least `floor`); 0: the state at `floor`
+    limited: Tensor | None = None  # [K] 1: the device has told that it is computing-limited; None: nobody has
 
 
 class Round(NamedTuple):
@@ -135,6 +159,7 @@ class Round(NamedTuple):
     cohort: int  # how many clients are wanted
     now: float  # virtual or wall seconds since the start
     deadline: float | None = None  # seconds after the round's start
+    net: Network | None = None  # the model's functions, for merging by layer and for training on the server
 
 
 class Pool(NamedTuple):
@@ -176,11 +201,25 @@ def tree_bytes(tree: Tree) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
+def stack_rows(rows: list[Tensor]) -> Tensor:
+    """`torch.stack`, without a copy where the rows already lie one after the other in one tensor."""
+    first = rows[0]
+    width = first.numel()
+    if first.is_contiguous() and first._base is not None and len(rows) * width <= first._base.numel():
+        begin, storage = first.storage_offset(), first.untyped_storage().data_ptr()
+        if all(
+            row.storage_offset() == begin + i * width and row.untyped_storage().data_ptr() == storage
+            for i, row in enumerate(rows)
+        ):
+            return first.as_strided((len(rows), *first.shape), (width, *first.stride()))
+    return torch.stack(rows)
+
+
 def stack_trees(trees: list[Tree]) -> Tree:
     """Stacks equal trees along a new leading axis."""
     first = trees[0]
     if isinstance(first, Tensor):
-        return torch.stack(trees)
+        return stack_rows(trees)
     if isinstance(first, dict):
         return {key: stack_trees([tree[key] for tree in trees]) for key in first}
     if isinstance(first, tuple):

@@ -11,14 +11,23 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from motley.core.errors import RecipeError, UnknownNameError
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 # What decides how a run is carried out, but not what comes out of it.
-WITHOUT_EFFECT = ("name", "summary", "executor", "workers", "device", "checkpoint_seconds", "state_memory_mb")
+WITHOUT_EFFECT = (
+    "name",
+    "summary",
+    "executor",
+    "workers",
+    "device",
+    "checkpoint_seconds",
+    "state_memory_mb",
+    "diagnostics",
+)
 
 
 class Recipe(BaseModel):
@@ -32,6 +41,9 @@ class Recipe(BaseModel):
     data: str = Field("digits", description="data set, such as mnist or synthetic(alpha=1, beta=1)")
     partition: str = Field("iid", description="who holds what, such as classes(per_client=2) or dirichlet(alpha=0.3)")
     skew: str | None = Field(None, description="changes of clients' samples, such as rotation(...)")
+    split: str | None = Field(None, description="what is held out, such as by_clients(folds=5) or by_samples")
+    fold: int = Field(0, ge=0, description="which fold of the split")
+    data_seed: int | None = Field(None, ge=0, description="seed of partition, skew and split; none: that of the run")
     clients: int | None = Field(20, ge=1, description="number of clients; natural partitions may bring their own")
     fleet: str = Field("ideal", description="devices, links, availability, joined by '+'")
     model: str = Field("mlp", description="model, such as mlp(hidden=[64]) or cnn_rebafl")
@@ -51,6 +63,7 @@ class Recipe(BaseModel):
     deadline: float | None = Field(None, gt=0, description="seconds a round waits; late updates are given up")
     on_bad_update: Literal["stop", "drop"] = "stop"
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations; the last is always evaluated")
+    diagnostics: list[str] = Field(default_factory=list, description="also measured, such as diversity or per_class")
     seed: int = Field(0, ge=0)
 
     executor: str = "auto"
@@ -58,6 +71,12 @@ class Recipe(BaseModel):
     device: str = Field("auto", description="auto, cpu or cuda")
     checkpoint_seconds: float = Field(20.0, ge=0, description="wall seconds between two checkpoints; 0: every round")
     state_memory_mb: float = Field(1024.0, gt=0, description="memory for what parts keep on clients; the rest on disk")
+
+    @field_validator("diagnostics", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        """``diversity,per_class`` on the command line is a list, too."""
+        return [name.strip(" []'\"") for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @property
     def identity(self) -> str:
