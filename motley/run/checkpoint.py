@@ -20,7 +20,7 @@ from motley.core.trees import from_named, to_named
 from motley.fleet.fleet import Fate
 from motley.protocol.federation import Weights
 from motley.run.federation import Aloft, SimulatedFederation, Ticket
-from motley.run.files import sha256_of, write_json, write_tensors
+from motley.run.files import own_copy, sha256_of, write_json, write_tensors
 
 VERSION = 1
 _KEYS = ("round", "now", "state", "sha256", "clients", "flights", "upload_bytes", "wall")
@@ -120,7 +120,7 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
         )
     device = fed.weights.value.device
     try:
-        named = {key: value.to(device) for key, value in safetensors.torch.load_file(path).items()}
+        named = {key: own_copy(value, device) for key, value in safetensors.torch.load_file(path).items()}
     except SafetensorError as error:
         raise StateError(f"The checkpoint {path} cannot be read: {error}.") from None
     fed.weights = Weights(named["weights"])

@@ -94,7 +94,7 @@ def test_times_and_bytes_by_hand() -> None:
         flops=np.array([1e3, 2e3, 3e3, 4e3, 5e3, 6e3]),
         down=np.arange(1.0, 7.0) * 100,
         up=np.arange(1.0, 7.0) * 10,
-        fortune=(tiny.Lost((1, 1)), lambda key, client, number, fate: fate._replace(delay=0.5 * client)),
+        fortune=(tiny.Lost((1, 1)), tiny.Delay({client: 0.5 * client for client in range(6)})),
     )
     run, _ = make_run(make_method("scaffold"), fleet=fleet, rounds=2, cohort=6, epochs=2.0)
     arrived: dict[tuple[int, int], Arrival] = {}
@@ -373,12 +373,13 @@ def test_a_failing_executor_ends_the_run() -> None:
 
 
 def test_the_same_seed_gives_every_method_the_same_fate_and_cohorts() -> None:
-    def chance(key: Key, client: int, number: int, fate: Fate) -> Fate:
-        return fate._replace(lost=bool(key.fold("chance", client, number).generator().random() < 0.3))
+    class Chance(tiny.OneByOne):
+        def one(self, client: int, number: int, fate: Fate) -> Fate:
+            return fate._replace(lost=bool(Key.root(1).fold(client, number).generator().random() < 0.3))
 
     counts = []
     for spec in ("fedavg", "scaffold", "fedadam"):
-        run, spy = with_seconds([1.0] * 6, make_method(spec), rounds=4, cohort=4, fleet={"fortune": (chance,)})
+        run, spy = with_seconds([1.0] * 6, make_method(spec), rounds=4, cohort=4, fleet={"fortune": (Chance(),)})
         run.go()
         counts.append([sorted(batch) for batch in spy.batches])
     assert counts[0] == counts[1] == counts[2]
