@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 from motley.data.partitions.tools import Floats, Ints
 
@@ -59,6 +58,7 @@ def _transport(gain: Floats, need: Ints, want: Ints, rng: np.random.Generator) -
 
 
 def _nearest(gain: Floats, need: Ints, want: Ints) -> Ints:
+    from scipy import sparse
     from scipy.optimize import linprog
 
     t, u = gain.shape
@@ -77,6 +77,7 @@ def _nearest(gain: Floats, need: Ints, want: Ints) -> Ints:
 
 
 def _any(gain: Floats, need: Ints, want: Ints, rng: np.random.Generator) -> Ints:
+    from scipy import sparse
     from scipy.sparse.csgraph import maximum_flow
 
     t, u = gain.shape

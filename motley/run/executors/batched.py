@@ -98,7 +98,9 @@ class Batched:
 
     name = "batched"
 
-    def __init__(self, training: Training, data: FederatedData, device: str = "auto", widest: int = 4096) -> None:
+    def __init__(
+        self, training: Training, data: FederatedData, device: str = "auto", widest: int = 4096, compiled: bool = False
+    ) -> None:
         self.training = training
         self.device = torch.device(_pick(device))
         self.cuda = self.device.type == "cuda"
@@ -107,6 +109,7 @@ class Batched:
         self.index = torch.from_numpy(data.partition.index).to(self.device)
         self.offsets = torch.from_numpy(data.partition.offsets[:-1].copy())
         self.widest = widest
+        self.compiled = compiled
         self.waste = Waste(0, 0)
         self._traces: Cache[Traced] = Cache(128)
         self._buffers: Cache[Buffers] = Cache(8)
@@ -309,7 +312,7 @@ class Batched:
 
     def _step(self, group: Group, args: tuple[Any, ...]) -> Traced:
         key = ("step", group.span, group.masked, group.shared, shape_key(args))
-        return self._traces.get(key, lambda: Traced(self._step_function(group), *args))
+        return self._traces.get(key, lambda: Traced(self._step_function(group), *args, compiled=self.compiled))
 
     def _step_function(self, group: Group) -> Callable[..., Any]:
         """One minibatch step of w clients: (clients, optimizer state, rows, mask, ...) -> (params, state, loss)."""
@@ -339,8 +342,10 @@ class Batched:
             rate = c.facts.lr * (s < steps)  # whoever is done stands still
             c = c.with_(epoch=(s // per_epoch).to(torch.float32))
             dims = (_dims(c, group.shared), 0, 0, 0, None if mask is None else 0, 0)
-            made: tuple[Any, ...] = vmap(one, in_dims=dims)(c, state, x, y, mask, rate)
-            return made
+            params, new_state, loss = vmap(one, in_dims=dims)(c, state, x, y, mask, rate)
+            if self.cuda:  # graphs work on fixed memory
+                return tree_map(lambda old, new: old.copy_(new), (c.params, state), (params, new_state)) + (loss,)
+            return params, new_state, loss
 
         return step
 
@@ -431,10 +436,7 @@ class Batched:
             here = _first(buffers.c, width, group.shared)
             state = tree_map(lambda leaf: leaf[:width], buffers.state)
             args = (here, state, rows, mask, buffers.s[0], buffers.steps[:width], buffers.per_epoch[:width])
-            params, new_state, loss = self._step(group, args)(*args)
-            buffers.c.params[:width].copy_(params)
-            tree_map(lambda old, new: old[:width].copy_(new), buffers.state, new_state)
-            buffers.losses.select(1, 0)  # keeps the buffer alive in the closure
+            _, _, loss = self._step(group, args)(*args)
             buffers.losses[:, :width].index_copy_(0, buffers.s, loss[None])
             buffers.s.add_(1)
 

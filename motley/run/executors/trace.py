@@ -43,7 +43,7 @@ def shape_key(tree: Any) -> Hashable:
 class Traced:
     """A function of trees as a flat list of tensor operations."""
 
-    def __init__(self, function: Callable[..., Any], *example: Any) -> None:
+    def __init__(self, function: Callable[..., Any], *example: Any, compiled: bool = False) -> None:
         leaves, spec = tree_flatten(example)
         self._out_spec: Any = None
 
@@ -55,11 +55,12 @@ class Traced:
             self._graph = make_fx(flat)(*leaves)
         self._graph.graph.eliminate_dead_code()
         self._graph.recompile()
+        self._run: Callable[..., Any] = torch.compile(self._graph, dynamic=False) if compiled else self._graph
 
     def __call__(self, *args: Any) -> Any:
         leaves, _ = tree_flatten(args)
         with torch.no_grad():
-            return tree_unflatten(self._graph(*leaves), self._out_spec)
+            return tree_unflatten(self._run(*leaves), self._out_spec)
 
 
 class Captured:
