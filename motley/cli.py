@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import motley
-from motley.commands import bench, describe, listing, report, run
+from motley.commands import bench, describe, listing, report, run, tune
 from motley.commands.tools import Interrupted
 from motley.core.errors import InputError, MotleyError
 
@@ -32,6 +32,7 @@ app.command("resume")(run.resume)
 app.command("list")(listing.show)
 app.command("describe")(describe.describe)
 app.command("report")(report.report)
+app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
 
 
