@@ -97,17 +97,24 @@ def begin(training: Training, task: Task, data: Data) -> Client:
     return c
 
 
-def objective(training: Training, c: Client, free: Tensor, span: Span, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The loss as a function of the free parameters (those of the layers in ``span``); also its data term alone."""
+def objective(
+    training: Training, c: Client, free: Tensor | list[Tensor], span: Span, batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """The loss as a function of the free parameters (those of the layers in ``span``); also its data term alone.
+
+    ``free`` is a flat vector, or the model's tensors in slot order where all layers are free and no hook reads
+    ``c.params`` (`reads_params`): their gradients then need not be gathered in one vector.
+    """
     net, method = training.net, training.method
-    if span == training.full_span:
-        whole = free
+    if isinstance(free, list):
+        out = net.forward(free, batch.x)
+    elif span == training.full_span:
+        c = c.with_(params=free) if reads_params(method) else c
         out = net(free, batch.x)
     else:
         tensors, whole = _with_frozen(net, c.params, free, span)
+        c = c.with_(params=whole) if reads_params(method) else c
         out = net.forward(tensors, batch.x)
-    if method.has("logits") or method.has("penalty"):
-        c = c.with_(params=whole)
     logits = out.logits
     for _, hook in method.hooks("logits"):
         logits = hook(c, batch, logits)
@@ -119,6 +126,11 @@ def objective(training: Training, c: Client, free: Tensor, span: Span, batch: Ba
     for _, hook in method.hooks("penalty"):
         loss = loss + hook(c, batch, out)
     return loss, data_term
+
+
+def reads_params(method: Method) -> bool:
+    """Whether hooks inside the loss may read the parameters."""
+    return method.has("logits") or method.has("penalty")
 
 
 def _with_frozen(net: Network, params: Tensor, free: Tensor, span: Span) -> tuple[list[Tensor], Tensor]:
@@ -153,13 +165,18 @@ def span_of(trained: Tensor) -> tuple[Span, bool]:
     return span, len(on) == span.last - span.first
 
 
+def corrected(training: Training, c: Client, grad: Tensor) -> Tensor:
+    """A full gradient [P] after the parts' `gradient` hooks."""
+    for _, hook in training.method.hooks("gradient"):
+        grad = hook(c, grad)
+    return grad
+
+
 def move(
     training: Training, c: Client, state: Tree, grad: Tensor, mask: Tensor | None, lr: Tensor
 ) -> tuple[Tensor, Tree]:
     """One optimizer step from a full gradient [P]; where ``mask`` [P] is 0 nothing moves."""
-    for _, hook in training.method.hooks("gradient"):
-        grad = hook(c, grad)
-    params, state = training.optimizer.step(state, c.params, grad, lr)
+    params, state = training.optimizer.step(state, c.params, corrected(training, c, grad), lr)
     if mask is not None:
         params = torch.where(mask > 0, params, c.params)
     return params, state
