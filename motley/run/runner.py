@@ -6,7 +6,7 @@ import copy
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import motley
 from motley.core.errors import StateError, TrainingError
 from motley.core.network import Network
 from motley.core.types import Round
+from motley.data.dataset import Dataset, tensors_to
 from motley.data.split import balanced_sample
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import Federation
@@ -25,6 +26,7 @@ from motley.run import checkpoint, divergence  # noqa: F401 (the second register
 from motley.run.diagnostics import Diagnostics, stability
 from motley.run.evaluation import Scores, evaluate
 from motley.run.executors import EXECUTORS, Executor
+from motley.run.executors.choice import choose
 from motley.run.experiment import Experiment, initial_params, prepare
 from motley.run.federation import Schedule, SimulatedFederation, Tally
 from motley.run.files import write_json, write_text
@@ -75,6 +77,7 @@ class Run:
         self.diagnostics = Diagnostics(experiment.recipe.diagnostics, experiment)
         self.executor = make_executor(experiment)
         self.fed = self._federation()
+        self.judged = _test_on(self.fed.weights.value.device, experiment.dataset)
         self._wall_before = 0.0
         self._begun = time.perf_counter()
         self._saved = time.perf_counter()
@@ -148,7 +151,7 @@ class Run:
     def _after_round(self, fed: SimulatedFederation, rnd: Round, tally: Tally) -> None:
         scores = None
         if rnd.number % self.recipe.evaluate_every == 0 or rnd.number == self.recipe.rounds:
-            scores = evaluate(self.experiment.net, self.model, self.experiment.dataset)
+            scores = evaluate(self.experiment.net, self.model, self.judged)
             if scores.loss != scores.loss:
                 raise TrainingError(
                     f"The global model is not finite after round {rnd.number}; lower the learning rate "
@@ -197,7 +200,8 @@ class Run:
 
     def _save(self) -> None:
         if self._checkpoints is not None:
-            checkpoint.save(self.fed, self._checkpoints, {"wall": self.wall, "motley": motley.__version__})
+            extra = {"wall": self.wall, "motley": motley.__version__, "executor": self.executor.name}
+            checkpoint.save(self.fed, self._checkpoints, extra)
             self._saved = time.perf_counter()
 
     def _finish(self) -> Result:
@@ -227,14 +231,35 @@ class Run:
         return Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net)
 
 
+def _test_on(device: torch.device, dataset: Dataset) -> Dataset:
+    """A data set with its test samples where the model is."""
+    return replace(
+        dataset,
+        test_x=dataset.test_x.to(device),
+        test_y=dataset.test_y.to(device),
+        scaling=tensors_to(dataset.scaling, device),
+    )
+
+
 async def _drive(protocol: Callable[[Federation], Any], fed: SimulatedFederation) -> None:
     await protocol(fed)
 
 
 def make_executor(experiment: Experiment) -> Executor:
     """The executor a recipe asks for."""
-    name = "loop" if experiment.recipe.executor == "auto" else experiment.recipe.executor
-    return EXECUTORS.make(name, experiment.training, experiment.data, experiment.recipe.workers)
+    e, recipe = experiment, experiment.recipe
+    name = recipe.executor
+    if name == "auto":
+        name = choose(
+            e.training,
+            e.data,
+            device=recipe.device,
+            workers=recipe.workers,
+            cohort=recipe.cohort,
+            rounds=recipe.rounds,
+            epochs=recipe.epochs,
+        )
+    return EXECUTORS.make(name, e.training, e.data, recipe.workers, recipe.device)
 
 
 def new_folder(recipe: Recipe, parent: Path) -> Path:
@@ -302,6 +327,8 @@ def resume(folder: str | Path, observer: Observer | None = None, changes: Iterab
     """
     place = Path(folder)
     recipe = open_run(place, changes)
+    if recipe.executor == "auto":
+        recipe = load(recipe, {"executor": checkpoint.read(place / "checkpoint")["executor"]})
     made = Run(prepare(recipe, **given), place, observer)
     try:
         made.take_up()

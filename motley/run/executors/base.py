@@ -71,6 +71,6 @@ class Executor(Protocol):
 
 
 EXECUTORS: Registry[Executor] = Registry("executor")
-"""Factories ``f(training: Training, data: FederatedData, workers: int) -> Executor``."""
+"""Factories ``f(training, data, workers, device) -> Executor``."""
 
 __all__ = ["EXECUTORS", "Executor", "FederatedData", "Job", "Outcome", "Training"]

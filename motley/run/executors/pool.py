@@ -202,7 +202,7 @@ def _quiet_threads() -> Iterator[None]:
                 os.environ[name] = value
 
 
-@EXECUTORS.add("pool", hidden=("training", "data", "workers"))
-def make_pool(training: Training, data: FederatedData, workers: int) -> Pool:
+@EXECUTORS.add("pool", hidden=("training", "data", "workers", "device"))
+def make_pool(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Pool:
     """A pool of processes with one thread each; as many workers as cores unless told."""
     return Pool(training, data, workers or os.cpu_count() or 1)
