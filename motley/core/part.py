@@ -127,13 +127,20 @@ PARTS: Registry[Part] = Registry("part")
 
 
 def part(
-    seam: str, *, neutral: Mapping[str, Any] | None = None, example: Mapping[str, Any] | None = None
+    seam: str,
+    *,
+    neutral: Mapping[str, Any] | None = None,
+    example: Mapping[str, Any] | None = None,
+    protocol: str | None = None,
+    silent: str = "",
 ) -> Callable[[Callable[..., Part]], Callable[..., Part]]:
     """Registers a factory of parts under its own name.
 
     seam: which decision it makes (`motley list parts` groups by it).
     neutral: arguments with which the part does nothing; the contract test checks that.
     example: arguments with which the part visibly does something, for the contract test.
+    protocol: the protocol on which it does so, where it is not the synchronous one.
+    silent: why it changes no model by itself, where it only watches or tells.
     """
 
     def wrap(factory: Callable[..., Part]) -> Callable[..., Part]:
@@ -146,7 +153,8 @@ def part(
             origin = (factory.__module__, factory.__name__, tuple(bound.arguments.items()))
             return replace(factory(*args, **kwargs), name=factory.__name__, seam=seam, origin=origin)
 
-        return PARTS.add(seam=seam, neutral=neutral, example=example or {})(make)
+        meta: dict[str, Any] = {"neutral": neutral, "example": example or {}, "protocol": protocol, "silent": silent}
+        return PARTS.add(seam=seam, **meta)(make)
 
     return wrap
 

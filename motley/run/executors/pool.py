@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -37,13 +38,15 @@ def _from_wire(tree: Any) -> Any:
 def _work(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
     """The life of a worker: receive a job, train it, send the outcome."""
     torch.set_num_threads(1)
-    while True:
-        try:
-            message = pipe.recv_bytes()
-        except (EOFError, OSError):  # the parent is gone, perhaps in the middle of a message
-            return
-        if not message:
-            return
+    with contextlib.suppress(EOFError, OSError):  # the run has ended, perhaps while this client trained
+        _serve(pipe, training, data, starts)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking the interpreter down in order takes seconds, and there is nothing to save
+
+
+def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
+    while message := pipe.recv_bytes():
         job, slot = pickle.loads(message)
         try:
             outcome = run_job(training, data, replace(_unpack(job), start=starts[slot].clone()))
@@ -52,10 +55,7 @@ def _work(pipe: Connection, training: Training, data: FederatedData, starts: Ten
             reply = error
         except Exception as error:
             reply = TrainingError(f"Client {job[0]} failed in a worker process: {type(error).__name__}: {error}")
-        try:
-            pipe.send_bytes(pickle.dumps(reply, protocol=5))
-        except OSError:
-            return  # the run was ended while this client trained
+        pipe.send_bytes(pickle.dumps(reply, protocol=5))
 
 
 def _pack(job: Job) -> tuple[Any, ...]:
