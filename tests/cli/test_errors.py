@@ -115,7 +115,9 @@ def test_the_unexpected(motley: Motley, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("MOTLEY_DEBUG", raising=False)
     end = motley("list", "parts")
     assert end.code == 1
-    assert end.err == "Motley failed unexpectedly: ValueError: a bolt is loose. Set MOTLEY_DEBUG=1 to see the traceback.\n"
+    assert (
+        end.err == "Motley failed unexpectedly: ValueError: a bolt is loose. Set MOTLEY_DEBUG=1 to see the traceback.\n"
+    )
     monkeypatch.setenv("MOTLEY_DEBUG", "1")
     with pytest.raises(ValueError, match="a bolt is loose"):
         motley("list", "parts")
