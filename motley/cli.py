@@ -16,6 +16,7 @@ import motley
 from motley.commands import bench, listing, report, run
 from motley.commands.tools import Interrupted
 from motley.core.errors import InputError, MotleyError
+from motley.reproduce.command import reproduce
 
 DEBUG = "MOTLEY_DEBUG"
 
@@ -31,6 +32,7 @@ app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("list")(listing.show)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce)
 app.add_typer(bench.app, name="bench")
 
 
