@@ -16,6 +16,7 @@ import motley
 from motley.commands import bench, listing, report, run
 from motley.commands.tools import Interrupted
 from motley.core.errors import InputError, MotleyError
+from motley.reproduce import privacy
 from motley.reproduce.command import reproduce
 
 DEBUG = "MOTLEY_DEBUG"
@@ -33,6 +34,7 @@ app.command("resume")(run.resume)
 app.command("list")(listing.show)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce)
+app.add_typer(privacy.app, name="privacy")
 app.add_typer(bench.app, name="bench")
 
 

@@ -287,6 +287,7 @@ def test_quick_says_so_and_show_only_reads(tiny: str, tmp_path: Path, monkeypatc
     shown = json.loads(call(tiny, "--quick", "--show", "--json").stdout.splitlines()[-1])
     assert shown["status"] == "full"
     assert {"row", "metric", "paper", "measured", "low", "high", "seeds", "device"} <= set(shown["rows"][0])
+    assert [claim["text"] for claim in shown["claims"]] == ["B beats A"]
     assert {"text", "holds"} <= set(shown["claims"][0])
     full = json.loads(call(tiny, "--show", "--json").stdout.splitlines()[-1])
     assert full["status"] == "none"
