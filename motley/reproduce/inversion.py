@@ -194,8 +194,8 @@ def write(found: Findings, folder: Path) -> list[Path]:
         "",
         f"{report['method']} on {report['data']}, {report['rounds']} rounds, seed {report['seed']}; "
         f"{report['prototypes']} prototypes of clients, {report['images_per_prototype']:g} images behind each. "
-        "Decoders were trained on half of the test set and applied to what clients send. Errors are mean squared errors "
-        "per pixel against the training images behind each prototype.",
+        "Decoders were trained on half of the test set and applied to what clients send. Errors are mean squared "
+        "errors per pixel against the training images behind each prototype.",
         "",
         "| reconstruction from | error | share of chance |",
         "| --- | ---: | ---: |",
@@ -226,7 +226,7 @@ def _picture(found: Findings, path: Path, columns: int = 10) -> None:
     figure, axes = plt.subplots(len(order), count, figsize=(0.9 * count + 2.6, 0.95 * len(order)), squeeze=False)
     for i, name in enumerate(order):
         for j in range(count):
-            image = found.gallery[name][j].reshape(found.shape).permute(1, 2, 0).squeeze(-1)
+            image = found.gallery[name][j].reshape(found.shape).permute(1, 2, 0).squeeze(-1).numpy()
             axes[i][j].imshow(image, cmap="gray", vmin=0, vmax=1)
             axes[i][j].set(xticks=[], yticks=[])
         axes[i][0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)

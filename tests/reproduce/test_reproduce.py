@@ -238,7 +238,9 @@ def test_a_paused_run_goes_on_to_the_same_result(tiny: str, tmp_path: Path) -> N
 
 
 def test_a_run_that_diverges_is_recorded_as_guessing(tiny: str, tmp_path: Path) -> None:
-    recipe = load(spec.read(tiny).recipe_of(spec.Cell("A", "one"), 0), {"method": "fedavgm(lr=1e12)", "model": "mlp", "rounds": 9})
+    recipe = load(
+        spec.read(tiny).recipe_of(spec.Cell("A", "one"), 0), {"method": "fedavgm(lr=1e12)", "model": "mlp", "rounds": 9}
+    )
     run = carry_out(Errand("tiny", "A, one", False, recipe, tmp_path / "run"))
     assert run.summary["accuracy"] == pytest.approx(0.1)
     assert run.summary["diverged"] > 1
