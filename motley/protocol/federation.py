@@ -58,6 +58,12 @@ class Federation(Protocol):
 
     options: dict[str, Any]  # the protocol's own settings
     weights: Weights  # the global model
+    shown: Weights | None  # what is evaluated, and reported at the end, in place of the global model
+    memory: dict[str, Tree]  # what the protocol must remember from round to round; survives a checkpoint
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients there are, present or not."""
 
     @property
     def now(self) -> float:
@@ -88,11 +94,23 @@ class Federation(Protocol):
         Nothing is given up: the rest stays in flight. Without ``until`` it waits for ``at_least``, or for all.
         """
 
-    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
-        """Lets parts learn from arrivals that are handed on rather than aggregated; accepts the clients' own state."""
+    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        """Lets parts learn from arrivals that are handed on rather than aggregated; accepts the clients' own state.
 
-    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
-        """Merges arrivals into the global model and accepts the clients' own state."""
+        Returns the arrivals that are sound (finite); the others are refused as in `aggregate`.
+        """
+
+    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival], *, observed: bool = False) -> None:
+        """Merges arrivals into the global model and accepts the clients' own state.
+
+        ``observed``: parts have learned from them before (`observe`), so they are merged and nothing else.
+        """
+
+    def preview(self, rnd: Round, arrivals: Sequence[Arrival]) -> Weights:
+        """The model that aggregating these arrivals would give; nothing is changed."""
+
+    def note(self, **numbers: Any) -> None:
+        """Writes numbers, or lists of them, into this round's record."""
 
     async def sleep(self, seconds: float) -> None:
         """Lets time pass."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -59,8 +60,8 @@ def errands(
     ordered: list[tuple[int, Errand]] = []
     for reproduction in made:
         for cell in reproduction.cells(quick):
-            for position, seed in enumerate(seeds if seeds is not None else reproduction.seeds_of(quick)):
-                recipe = _placed(reproduction.recipe_of(cell, seed, quick), plan)
+            for position, draw in enumerate(reproduction.draws(quick, seeds)):
+                recipe = _placed(reproduction.recipe_of(cell, draw, quick), plan)
                 if results.find(recipe) is not None:
                     continue
                 _wish(found, ordered, position, reproduction, cell, recipe, plan, quick)
@@ -107,6 +108,7 @@ def carry_out(errand: Errand) -> Finished:
         if begun.is_file():
             result = runner.resume(errand.folder, watch)
         else:
+            shutil.rmtree(errand.folder, ignore_errors=True)  # it broke off before its first checkpoint
             result = runner.start(errand.recipe, errand.folder, watch)
     except TrainingError:
         result = diverged(errand)
@@ -192,6 +194,7 @@ def _one(errand: Errand, work: Callable[[], Finished], told: Told) -> Finished |
 def say(errand: Errand, finished: Finished | None, trouble: str) -> None:
     """One line per run on stderr."""
     what = f"{errand.reproduction}: {errand.cell}, seed {errand.recipe.seed}"
+    what += f", fold {errand.recipe.fold}" if errand.recipe.split else ""
     if finished is None:
         print(f"{what}: {trouble}", file=sys.stderr, flush=True)
     else:

@@ -51,6 +51,19 @@ def rounds_to(run: Finished, target: float = 0.8) -> float | None:
 
 
 @METRICS.add(hidden=("run",))
+def validated(run: Finished, score: str = "") -> float | None:
+    """Test score, times 100, of the round that is best on validation data.
+
+    ``score`` is accuracy, macro_f1, weighted_f1 or auc; if none is given, that which RADFed reports for the data: F1
+    (weighted by class) for Covertype, the area under the ROC curve for eICU, accuracy elsewhere.
+    """
+    data = run.recipe.get("data", "").split("(")[0]
+    goal = score or {"covertype": "weighted_f1", "eicu": "auc"}.get(data, "accuracy")
+    found = run.summary.get("validated", {}).get(goal)
+    return None if found is None else 100.0 * float(found["test"])
+
+
+@METRICS.add(hidden=("run",))
 def recorded(run: Finished, name: str, last: int = 0) -> float | None:
     """Mean of a diagnostic's number over all rounds, or the last ones."""
     values = run.extra.get(name, [])[-last:]

@@ -26,6 +26,13 @@ class Cell(NamedTuple):
         return f"{self.row}, {self.column}" if self.column else self.row
 
 
+class Draw(NamedTuple):
+    """What differs between the runs of one place: the seed and, where clients are cross-validated, the fold."""
+
+    seed: int
+    fold: int | None = None
+
+
 class Claim(BaseModel):
     """Something the paper says about its numbers: an order of cells, greatest first.
 
@@ -54,6 +61,7 @@ class Quick(BaseModel):
     rows: list[str] = Field(default_factory=list)  # empty: all
     columns: list[str] = Field(default_factory=list)
     seeds: list[int] = Field(default_factory=lambda: [0])
+    folds: list[int] = Field(default_factory=list)  # empty: all
 
 
 class Reproduction(BaseModel):
@@ -66,6 +74,7 @@ class Reproduction(BaseModel):
     paper: str
     note: str = ""
     seeds: list[int]
+    folds: list[int] = Field(default_factory=list)  # of the recipe's split; the clients are then the same in all seeds
     metrics: list[str]
     recipe: dict[str, Any]
     rows: dict[str, dict[str, Any]]
@@ -82,15 +91,20 @@ class Reproduction(BaseModel):
             rows, columns = self.quick.rows or rows, self.quick.columns or columns
         return [Cell(row, column) for row in rows for column in columns]
 
-    def recipe_of(self, cell: Cell, seed: int, quick: bool = False) -> Recipe:
+    def recipe_of(self, cell: Cell, draw: Draw, quick: bool = False) -> Recipe:
         """The recipe behind a place; rows win over columns, and the quick version over both."""
         content: dict[str, Any] = {**self.recipe, "name": f"{self.name}{'-quick' if quick else ''}"}
         for changes in (self.columns[cell.column], self.rows[cell.row], self.quick.recipe if quick else {}):
             content.update(changes)
-        return load({**content, "seed": seed})
+        if draw.fold is not None:
+            content = {"data_seed": 0, **content, "fold": draw.fold}
+        return load({**content, "seed": draw.seed})
 
-    def seeds_of(self, quick: bool = False) -> list[int]:
-        return self.quick.seeds if quick else self.seeds
+    def draws(self, quick: bool = False, seeds: list[int] | None = None) -> list[Draw]:
+        """Seeds and folds of every place: all folds of the first seed, then those of the next."""
+        wanted = seeds if seeds is not None else self.quick.seeds if quick else self.seeds
+        folds: list[int | None] = [*((quick and self.quick.folds) or self.folds)]
+        return [Draw(seed, fold) for seed in wanted for fold in folds or [None]]
 
     def paper_value(self, cell: Cell, metric: str) -> float | None:
         """What the paper reports for a place; None where it does not (``nan`` in the file)."""

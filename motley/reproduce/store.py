@@ -39,6 +39,11 @@ class Finished:
         return set(self.recipe.get("diagnostics", []))
 
     @property
+    def draw(self) -> tuple[int, int]:
+        """Seed and fold: runs of the same two share their data and their fleet."""
+        return self.seed, self.recipe.get("fold", 0)
+
+    @property
     def file_name(self) -> str:
         return f"{self.identity}-s{self.seed}.json"
 

@@ -80,11 +80,11 @@ def interval(values: list[float]) -> tuple[float | None, float | None]:
 
 def build(made: Reproduction, results: Results, quick: bool = False, seeds: list[int] | None = None) -> Table:
     """The table from what is in ``results/`` now."""
-    wanted = seeds if seeds is not None else made.seeds_of(quick)
+    wanted = made.draws(quick, seeds)
     runs: dict[Cell, list[Finished]] = {}
     missing = 0
     for cell in made.cells(quick):
-        found = [results.find(made.recipe_of(cell, seed, quick)) for seed in wanted]
+        found = [results.find(made.recipe_of(cell, draw, quick)) for draw in wanted]
         runs[cell] = [run for run in found if run is not None]
         missing += found.count(None)
     rows = [_row(made, cell, metric, found) for metric in made.metrics for cell, found in runs.items()]
@@ -159,13 +159,13 @@ def judge(made: Reproduction, claim: Claim, runs: dict[Cell, list[Finished]]) ->
 
 
 def compare(metric: str, greater: list[Finished], less: list[Finished]) -> tuple[bool | None, float | None, str]:
-    """Whether one is greater, by the 95 % t-interval of the differences over common seeds.
+    """Whether one is greater, by the 95 % t-interval of the differences over common seeds and folds.
 
-    Runs of one seed share their data and their fleet, so differences are taken seed by seed.
+    Runs of one seed and fold share their data and their fleet, so differences are taken one by one.
     """
-    one = {run.seed: measure(metric, run) for run in greater}
-    other = {run.seed: measure(metric, run) for run in less}
-    pairs = [(one[seed], other[seed]) for seed in sorted(one.keys() & other.keys())]
+    one = {run.draw: measure(metric, run) for run in greater}
+    other = {run.draw: measure(metric, run) for run in less}
+    pairs = [(one[draw], other[draw]) for draw in sorted(one.keys() & other.keys())]
     differences = [a - b for a, b in pairs if a is not None and b is not None]
     if not differences:
         return None, None, "not measured"

@@ -30,6 +30,10 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     """Writes a checkpoint of a federation between two rounds."""
     tensors: dict[str, Tensor] = {"weights": fed.weights.value}
     tensors.update(to_named(fed.server.state, "server"))
+    tensors.update(to_named(fed.memory, "memory"))
+    tensors.update(to_named(fed.measures, "measures"))
+    if fed.shown is not None:
+        tensors["shown"] = fed.shown.value
     flights, shared = _flights(fed)
     tensors.update(shared)
     name = f"state-{fed.round:06d}.safetensors"
@@ -121,6 +125,9 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
         raise StateError(f"The checkpoint {path} cannot be read: {error}.") from None
     fed.weights = Weights(named["weights"])
     fed.server.load(_below(named, "server"))
+    fed.memory = _below(named, "memory")
+    fed.measures = _below(named, "measures")
+    fed.shown = Weights(named["shown"]) if "shown" in named else None
     fed.store.restore(content["clients"])
     trees: dict[str, Any] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from torch import Tensor
 from motley.client.trainer import Outcome, Training, n_steps, span_of
 from motley.core.errors import TrainingError
 from motley.core.keys import Key
-from motley.core.types import Plan, Pool, Round, Tree, Updates, stack_trees, tree_bytes
+from motley.core.types import Plan, Pool, Round, Tree, Updates, stack_rows, stack_trees, tree_bytes
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fate, Fleet
 from motley.nets.cost import Cost, flops
@@ -52,6 +53,7 @@ class Tally:
     bytes_up: int = 0
     loss_sum: float = 0.0
     samples: float = 0.0
+    notes: dict[str, Any] = field(default_factory=dict)  # what the protocol or a measurement adds to the record
 
 
 class Ticket(NamedTuple):
@@ -129,6 +131,9 @@ class SimulatedFederation:
         self.executor = executor
         self.server = server
         self.weights = Weights(params)
+        self.shown: Weights | None = None
+        self.memory: dict[str, Tree] = {}
+        self.measures: dict[str, Tree] = {}  # what diagnostics remember from round to round
         self.key = key
         self.schedule = schedule
         self.store = store
@@ -137,7 +142,7 @@ class SimulatedFederation:
         self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
         self.round = 0
         self.tally = Tally()
-        self.merged: Updates | None = None  # what this round's last aggregation merged
+        self.came: Updates | None = None  # what was last handed on or merged in this round
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
         self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
@@ -154,13 +159,17 @@ class SimulatedFederation:
         return self.loop.time()
 
     @property
+    def n_clients(self) -> int:
+        return self.data.n_clients
+
+    @property
     def flights(self) -> list[Flight]:
         return list(self._air)
 
     async def rounds(self) -> AsyncIterator[Round]:
         while self.round < self.schedule.rounds:
             self.round += 1
-            self.merged = None
+            self.came = None
             rnd = self._round()
             self._release()
             await asyncio.sleep(0)  # what was held back for this round settles now
@@ -236,20 +245,37 @@ class SimulatedFederation:
             self._news = None
         return [self._take(flight) for flight in list(self._inbox)]
 
-    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        arrivals = self._sound(arrivals)
         if arrivals:
-            self.server.observe(rnd, self._updates(rnd, arrivals))
+            self.came = self._updates(rnd, arrivals)
+            self.server.observe(rnd, self.came)
             self._accept(arrivals)
+        return arrivals
 
-    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival], *, observed: bool = False) -> None:
         arrivals = self._sound(arrivals)
         if not arrivals:
             return
-        self.merged = updates = self._updates(rnd, arrivals)
-        self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
-        self.server.observe(rnd, updates)
+        updates = self._updates(rnd, arrivals)
+        if not observed:
+            self.came = updates
+            self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
+            self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
-        self._accept(arrivals)
+        if not observed:
+            self._accept(arrivals)
+
+    def preview(self, rnd: Round, arrivals: Sequence[Arrival]) -> Weights:
+        if not arrivals:
+            return self.weights
+        state = dict(self.server.state)
+        value = self.server.aggregate(rnd, self.weights.value, self._updates(rnd, arrivals))
+        self.server.state = state
+        return Weights(value)
+
+    def note(self, **numbers: Any) -> None:
+        self.tally.notes.update(numbers)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -441,7 +467,7 @@ class SimulatedFederation:
         arrival = self._arrival(flight)
         self.tally.arrived += 1
         self.tally.bytes_up += self._upload_bytes(outcome.trained)
-        if bool(outcome.trained.any()):
+        if math.isfinite(arrival.loss) and bool(outcome.trained.any()):
             self.tally.loss_sum += arrival.loss * arrival.n
             self.tally.samples += arrival.n
         return arrival
@@ -486,15 +512,20 @@ class SimulatedFederation:
 
     def _sound(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Refuses updates that are not finite: stops with a sentence, or drops them and counts them lost."""
-        good = [arrival for arrival in arrivals if bool(torch.isfinite(arrival.delta).all())]
+        if not arrivals:
+            return []
+        sums = stack_rows([arrival.delta for arrival in arrivals]).sum(1)  # finite only if all of them are
+        fine = torch.isfinite(sums).tolist()
+        good = [arrival for arrival, ok in zip(arrivals, fine, strict=True) if ok]
         if len(good) < len(arrivals):
-            bad = next(arrival for arrival in arrivals if not bool(torch.isfinite(arrival.delta).all()))
+            bad = next(arrival for arrival, ok in zip(arrivals, fine, strict=True) if not ok)
             if self.schedule.on_bad_update == "stop":
                 raise TrainingError(
                     f"The update of client {bad.client} in round {bad.round} is not finite (NaN or infinite); "
                     "lower the learning rate, or drop such updates with on_bad_update=drop."
                 )
             self.tally.lost += len(arrivals) - len(good)
+            self.tally.arrived -= len(arrivals) - len(good)
         return good
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
@@ -518,8 +549,8 @@ class SimulatedFederation:
             round=number,
             age=(rnd.number - number).to(torch.float32),
             start=start,
-            delta=torch.stack([arrival.delta for arrival in arrivals]),
-            trained=torch.stack([arrival.trained for arrival in arrivals]),
+            delta=stack_rows([arrival.delta for arrival in arrivals]),
+            trained=torch.stack([arrival.trained for arrival in arrivals]).to(first.device),
             n=column("n"),
             loss=column("loss"),
             steps=column("steps"),
