@@ -25,7 +25,7 @@ from motley.data.partition import make_partition
 from motley.nets.zoo import build
 from motley.run.executors.loop import one_thread
 from motley.run.experiment import prepare
-from motley.run.recipe import Recipe
+from motley.run.recipe import Recipe, load
 from motley.run.runner import Run
 
 
@@ -85,8 +85,8 @@ class Bare:
         mean = [torch.zeros_like(value) for value in self.start]
         for client in cohort:
             key = self.key.fold("client", number, client).tensor()
-            for sum_, value in zip(mean, self.train(self.data.client(client), key), strict=True):
-                sum_.add_(value, alpha=float(self.data.sizes[client]) / total)
+            trained = self.train(self.data.client(client), key)
+            torch._foreach_add_(mean, trained, alpha=float(self.data.sizes[client]) / total)
         return mean
 
 
@@ -100,7 +100,8 @@ def _cpu_ms(measure: Callable[[], Any]) -> float:
 def measure(case: Case, repeats: int = 5) -> dict[str, Any]:
     """Milliseconds of one round each way, the median of ``repeats``, and their ratio."""
     dataset = images(case.clients * case.samples)
-    recipe = Recipe(clients=case.clients, cohort=case.clients, rounds=1, batch_size=case.batch_size, lr=0.01)
+    settings = {"clients": case.clients, "cohort": case.clients, "batch_size": case.batch_size}
+    recipe = load({**settings, "rounds": 1, "lr": 0.01, "executor": "loop"})
     data = FederatedData(dataset, make_partition("iid", dataset, case.clients, Key.root(0)))
     net = build(case.model, dataset.input_shape, dataset.n_classes, 0, Key.root(0))
     bare = Bare(net.module, data, recipe)
@@ -138,7 +139,7 @@ class _Prepared(NamedTuple):
 
 
 def _prepared(recipe: Recipe, data: FederatedData, net: Network) -> _Prepared:
-    return _Prepared(Run(prepare(recipe.model_copy(update={"executor": "loop"}), data=data, net=net), None))
+    return _Prepared(Run(prepare(recipe, data=data, net=net), None))
 
 
 def overhead(repeats: int = 5) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,19 +18,23 @@ def report(
     ] = None,
 ) -> None:
     """Compare runs: a table, and accuracy against rounds, virtual time and bytes, with a band over seeds."""
+    target = out or (runs[0] if len(runs) == 1 else Path("runs") / "report")
+    voice = Voice(as_json)
+    voice.end(write_report(runs, target, voice))
+
+
+def write_report(runs: list[Path], target: Path, voice: Voice) -> dict[str, Any]:
+    """Writes table and plot, shows the table, and says where both are."""
     from motley.report.plots import plot
     from motley.report.runs import group, read_run
     from motley.report.tables import markdown, rows
 
     groups = group([read_run(folder) for folder in runs])
-    target = out or (runs[0] if len(runs) == 1 else Path("runs") / "report")
     target.mkdir(parents=True, exist_ok=True)
     table = markdown(groups)
     image = plot(groups, target / "report.png")
     page = target / "report.md"
     page.write_text(f"# Report\n\n{table}\n![Accuracy](report.png)\n", encoding="utf-8")
-    voice = Voice(as_json)
-    if not as_json:
-        typer.echo(table)
-        typer.echo(f"Plot:  {shown(image)}\nTable: {shown(page)}")
-    voice.end({"rows": rows(groups), "plot": str(image), "table": str(page)})
+    if not voice.json:
+        typer.echo(f"\n{table}\nPlot:  {shown(image)}\nTable: {shown(page)}")
+    return {"rows": rows(groups), "plot": str(image), "table": str(page)}

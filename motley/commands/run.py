@@ -22,24 +22,49 @@ Overrides = Annotated[
 def run(
     recipe: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A recipe: its name or a TOML file.")],
     overrides: Overrides = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Run again with this changed, and report both; may be repeated."),
+    ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     out: Annotated[Path, typer.Option("--out", help="Where the directory of the run is made.")] = Path("runs"),
 ) -> None:
     """Train a recipe. Every key of it can be changed: motley run digits rounds=20 seed=3 executor=pool."""
+    from motley.run.experiment import prepare
+
     voice = Voice(as_json, quiet)
-    changes, seeds = split_seeds(overrides or [])
-    recipes = load_recipes(recipe, changes, seeds)
-    summaries = []
-    for number, resolved in enumerate(recipes):
-        rest = [str(later.seed) for later in recipes[number + 1 :]]
-        again = shlex.join(["motley", "run", recipe, *changes, f"seeds={','.join(rest)},"]) if rest else ""
-        summaries.append(_start(resolved, out, voice, again))
-    if len(summaries) == 1 and seeds is None:
-        voice.end(summaries[0])
-    else:
-        voice.end(_together(summaries))
-        _show_spread(summaries, voice)
+    given, seeds = split_seeds(overrides or [])
+    variants = [given, *([*given, *shlex.split(text)] for text in compare or [])]
+    planned = [load_recipes(recipe, changes, seeds) for changes in variants]
+    for first, *_ in planned[1:]:
+        prepare(first)  # a mistake in what is compared shows before the first run, not after it
+    ends = []
+    for changes, recipes in zip(variants, planned, strict=True):
+        summaries = [
+            _start(resolved, out, voice, _rest(recipe, changes, recipes[number + 1 :]))
+            for number, resolved in enumerate(recipes)
+        ]
+        ends.append(summaries[0] if seeds is None else _together(summaries))
+        if seeds is not None and not voice.json:
+            _show_spread(summaries, voice)
+    if compare:
+        ends[0] = {**ends[0], "compared": ends[1:], **_compared(ends, out, voice)}
+    voice.end(ends[0])
+
+
+def _rest(source: str, changes: list[str], recipes: list[Recipe]) -> str:
+    """The command for the seeds that an interruption leaves undone."""
+    if not recipes:
+        return ""
+    return shlex.join(["motley", "run", source, *changes, "seeds=" + ",".join(f"{r.seed}" for r in recipes) + ","])
+
+
+def _compared(ends: list[dict[str, Any]], out: Path, voice: Voice) -> dict[str, Any]:
+    from motley.commands.report import write_report
+
+    folders = [Path(one) for end in ends for one in (end["run"] if isinstance(end["run"], list) else [end["run"]])]
+    return write_report(folders, out / f"report-{folders[0].name}", voice)
 
 
 def resume(
@@ -103,14 +128,18 @@ def load_recipes(source: str, changes: list[str], seeds: list[int] | int | None)
 
 
 def _start(recipe: Recipe, out: Path, voice: Voice, again: str) -> dict[str, Any]:
+    from motley.run.executors import EXECUTORS
     from motley.run.experiment import prepare
-    from motley.run.runner import new_folder, start
+    from motley.run.runner import Run, begin, new_folder
 
-    prepare(recipe)  # refuses what cannot be run before anything is written
+    experiment = prepare(recipe)  # what cannot be run is refused before anything is written
+    if recipe.executor != "auto":
+        EXECUTORS[recipe.executor]
     folder = new_folder(recipe, out)
+    begin(recipe, folder)
 
     def go(observer: Any) -> Any:
-        return start(recipe, folder, observer)
+        return Run(experiment, folder, observer).go()
 
     return _carry_out(go, recipe, folder, voice, again)
 
@@ -158,5 +187,4 @@ def _together(summaries: list[dict[str, Any]]) -> dict[str, Any]:
 def _show_spread(summaries: list[dict[str, Any]], voice: Voice) -> None:
     from motley.report.tables import print_spread
 
-    if not voice.json:
-        print_spread(summaries, voice.silent)
+    print_spread(summaries, voice.silent)

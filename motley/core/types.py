@@ -201,11 +201,25 @@ def tree_bytes(tree: Tree) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
+def stack_rows(rows: list[Tensor]) -> Tensor:
+    """`torch.stack`, without a copy where the rows already lie one after the other in one tensor."""
+    first = rows[0]
+    width = first.numel()
+    if first.is_contiguous() and first._base is not None and len(rows) * width <= first._base.numel():
+        begin, storage = first.storage_offset(), first.untyped_storage().data_ptr()
+        if all(
+            row.storage_offset() == begin + i * width and row.untyped_storage().data_ptr() == storage
+            for i, row in enumerate(rows)
+        ):
+            return first.as_strided((len(rows), *first.shape), (width, *first.stride()))
+    return torch.stack(rows)
+
+
 def stack_trees(trees: list[Tree]) -> Tree:
     """Stacks equal trees along a new leading axis."""
     first = trees[0]
     if isinstance(first, Tensor):
-        return torch.stack(trees)
+        return stack_rows(trees)
     if isinstance(first, dict):
         return {key: stack_trees([tree[key] for tree in trees]) for key in first}
     if isinstance(first, tuple):

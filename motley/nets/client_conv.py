@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 
 @cache
@@ -35,7 +36,7 @@ def _precision() -> str:
 
 @torch.library.custom_op("motley::client_conv", mutates_args=())
 def client_conv(x: Tensor, weight: Tensor, padding: int, flipped: bool, precision: str) -> Tensor:
-    """Convolution of every client; ``flipped`` reads the weights as the gradient with respect to the input needs them."""
+    """Convolution of every client; ``flipped`` reads the weights as the gradient of the input needs them."""
     from motley.nets import client_conv_kernels
 
     return client_conv_kernels.forward(x, weight, padding, flipped, precision)
@@ -85,7 +86,7 @@ class _Once(torch.autograd.Function):
 class _InputGradient(_Once):
     @staticmethod
     def forward(grad: Tensor, weight: Tensor, padding: int, shape: tuple[int, ...]) -> Tensor:
-        return torch.nn.grad.conv2d_input(list(shape), weight, grad, padding=padding)
+        return conv2d_input(list(shape), weight, grad, padding=padding)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, grad: Tensor, weight: Tensor, padding: int, shape: Any) -> tuple[Tensor, int]:
@@ -97,7 +98,7 @@ class _InputGradient(_Once):
 class _WeightGradient(_Once):
     @staticmethod
     def forward(x: Tensor, grad: Tensor, padding: int, shape: tuple[int, ...]) -> Tensor:
-        return torch.nn.grad.conv2d_weight(x, list(shape), grad, padding=padding)
+        return conv2d_weight(x, list(shape), grad, padding=padding)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, grad: Tensor, padding: int, shape: Any) -> tuple[Tensor, int]:
@@ -159,7 +160,7 @@ class Pool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return _Unpool.apply(grads[0], ctx.saved_tensors[0], *ctx.size)  # type: ignore[no-any-return]
+        return _Unpool.apply(grads[0], ctx.saved_tensors[0], *ctx.size)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:

@@ -11,14 +11,19 @@ from torch import Tensor
 
 
 @triton.jit
-def _forward_kernel(  # type: ignore[no-untyped-def]
+def _forward_kernel(
     x, weight, y,
-    B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     M, N_RED: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, FLIPPED: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[k, m, o] = sum over (c, r, s) of x[k, b, c, oh + r - PAD, ow + s - PAD] * weight[k, o, c, r, s], m = (b, oh, ow)."""
+    """y[k, o, m] = sum over (c, r, s) of weight[k, o, c, r, s] * x[k, b, c, oh + r - PAD, ow + s - PAD].
+
+    m = (b, oh, ow), CO counts output channels.
+
+    Pixels lie along the last axis of every tile, because that is how they lie in memory.
+    """
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -27,38 +32,40 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     oh = rest // OW
     ow = rest % OW
     x += client * B * C * H * W
-    weight += client * O * C * R * S
+    weight += client * CO * C * R * S
     base = b * (C * H * W) + (oh - PAD) * W + (ow - PAD)
-    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    acc = tl.zeros((BN, BM), dtype=tl.float32)
     for begin in range(0, N_RED, BK):
         red = begin + tl.arange(0, BK)
         c = red // (R * S)
         tap = red % (R * S)
         r = tap // S
         s = tap % S
-        ih = oh[:, None] - PAD + r[None, :]
-        iw = ow[:, None] - PAD + s[None, :]
-        inside = (m[:, None] < M) & (red[None, :] < N_RED) & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + base[:, None] + (c * H * W + r * W + s)[None, :], mask=inside, other=0.0)
-        if FLIPPED:  # the weights of the forward pass are [C, O, R, S] from here: C counts their outputs
-            at = c[:, None] * (O * R * S) + o[None, :] * (R * S) + ((R - 1 - r) * S + (S - 1 - s))[:, None]
+        ih = oh[None, :] - PAD + r[:, None]
+        iw = ow[None, :] - PAD + s[:, None]
+        inside = (m[None, :] < M) & (red[:, None] < N_RED)
+        if PAD > 0:
+            inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        a = tl.load(x + base[None, :] + (c * H * W + r * W + s)[:, None], mask=inside, other=0.0)
+        if FLIPPED:  # the weights of the forward pass are [C, CO, R, S] from here: C counts their outputs
+            at = c[None, :] * (CO * R * S) + o[:, None] * (R * S) + ((R - 1 - r) * S + (S - 1 - s))[None, :]
         else:
-            at = o[None, :] * (C * R * S) + red[:, None]
-        taps = tl.load(weight + at, mask=(red[:, None] < N_RED) & (o[None, :] < O), other=0.0)
-        acc = tl.dot(a, taps, acc, input_precision=PRECISION)
-    out = client * B * O * OH * OW + b[:, None] * (O * OH * OW) + o[None, :] * (OH * OW) + rest[:, None]
-    tl.store(y + out, acc, mask=(m[:, None] < M) & (o[None, :] < O))
+            at = o[:, None] * (C * R * S) + red[None, :]
+        taps = tl.load(weight + at, mask=(red[None, :] < N_RED) & (o[:, None] < CO), other=0.0)
+        acc = tl.dot(taps, a, acc, input_precision=PRECISION)
+    out = client * B * CO * OH * OW + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :]
+    tl.store(y + out, acc, mask=(m[None, :] < M) & (o[:, None] < CO))
 
 
 @triton.jit
-def _weight_kernel(  # type: ignore[no-untyped-def]
+def _weight_kernel(
     x, grad, partial,
-    B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     M, N_RED: tl.constexpr, K, PER_SPLIT: tl.constexpr,
     R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """partial[split, k, o, (c, r, s)] = sum over m of this split of grad[k, m, o] * x[k, b, c, oh + r - PAD, ow + s - PAD]."""
+    """partial[split, k, o, (c, r, s)]: grad[k, o, m] * x[k, b, c, oh + r - PAD, ow + s - PAD], summed over a split."""
     client = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
     tiles = tl.cdiv(N_RED, BK)
@@ -69,7 +76,7 @@ def _weight_kernel(  # type: ignore[no-untyped-def]
     r = tap // S
     s = tap % S
     x += client * B * C * H * W
-    grad += client * B * O * OH * OW
+    grad += client * B * CO * OH * OW
     acc = tl.zeros((BN, BK), dtype=tl.float32)
     for step in range(0, PER_SPLIT, BM):
         m = split * PER_SPLIT + step + tl.arange(0, BM)
@@ -78,21 +85,23 @@ def _weight_kernel(  # type: ignore[no-untyped-def]
         oh = rest // OW
         ow = rest % OW
         g = tl.load(
-            grad + b[None, :] * (O * OH * OW) + o[:, None] * (OH * OW) + rest[None, :],
-            mask=(m[None, :] < M) & (o[:, None] < O),
+            grad + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :],
+            mask=(m[None, :] < M) & (o[:, None] < CO),
             other=0.0,
         )
-        ih = oh[:, None] - PAD + r[None, :]
-        iw = ow[:, None] - PAD + s[None, :]
-        inside = (m[:, None] < M) & (red[None, :] < N_RED) & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + b[:, None] * (C * H * W) + c[None, :] * (H * W) + ih * W + iw, mask=inside, other=0.0)
-        acc = tl.dot(g, a, acc, input_precision=PRECISION)
-    at = ((split * K + client) * O + o[:, None]) * N_RED + red[None, :]
-    tl.store(partial + at, acc, mask=(o[:, None] < O) & (red[None, :] < N_RED))
+        ih = oh[None, :] - PAD + r[:, None]
+        iw = ow[None, :] - PAD + s[:, None]
+        inside = (m[None, :] < M) & (red[:, None] < N_RED)
+        if PAD > 0:
+            inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        a = tl.load(x + b[None, :] * (C * H * W) + c[:, None] * (H * W) + ih * W + iw, mask=inside, other=0.0)
+        acc = tl.dot(g, tl.trans(a), acc, input_precision=PRECISION)
+    at = ((split * K + client) * CO + o[:, None]) * N_RED + red[None, :]
+    tl.store(partial + at, acc, mask=(o[:, None] < CO) & (red[None, :] < N_RED))
 
 
 @triton.jit
-def _pool_kernel(x, y, which, N, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _pool_kernel(x, y, which, N, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
     """Every program takes BLOCK outputs of the flattened [..., H // 2, W // 2]."""
     OH: tl.constexpr = H // 2
     OW: tl.constexpr = W // 2
@@ -105,7 +114,7 @@ def _pool_kernel(x, y, which, N, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.con
     index = tl.zeros((BLOCK,), dtype=tl.int32)
     for corner in tl.static_range(1, 4):
         value = tl.load(x + at + (corner // 2) * W + corner % 2, mask=inside, other=0.0)
-        larger = (value > best) | (value != value)
+        larger = (value > best) | (value != value)  # noqa: PLR0124
         best = tl.where(larger, value, best)
         index = tl.where(larger, corner, index)
     tl.store(y + i, best, mask=inside)
@@ -113,7 +122,7 @@ def _pool_kernel(x, y, which, N, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.con
 
 
 @triton.jit
-def _unpool_kernel(grad, which, out, N, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _unpool_kernel(grad, which, out, N, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
     """Every program writes BLOCK elements of the flattened [..., H, W]."""
     OH: tl.constexpr = H // 2
     OW: tl.constexpr = W // 2

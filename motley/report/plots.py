@@ -16,6 +16,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STYLES = ("-", "--", "-.", ":")
 
 Array = NDArray[np.float64]
+Units = Sequence[tuple[float, float, str]]
 
 
 def _rounds(run: RunData) -> Array:
@@ -32,17 +33,19 @@ def _traffic(run: RunData) -> Array:
     return np.asarray(total[seen], float)
 
 
-def scale(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
-    """The largest unit in which the axis still reads above one."""
+def scale(largest: float, units: Units) -> tuple[float, str]:
+    """The size and name of the largest unit whose threshold the axis reaches."""
     fitting = [unit for unit in units if largest >= unit[0]]
-    return fitting[-1] if fitting else units[0]
+    _, size, name = fitting[-1] if fitting else units[0]
+    return size, name
 
 
-SECONDS = ((1.0, "s"), (120.0 / 2, "min"), (3600.0, "h"), (86400.0, "days"))
-BYTES = ((1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+# from this value on, one unit is this much, its name
+SECONDS = ((0.0, 1e-3, "ms"), (1.0, 1.0, "s"), (180.0, 60.0, "min"), (7200.0, 3600.0, "h"), (259200.0, 86400.0, "days"))
+BYTES = ((0.0, 1e3, "kB"), (1e6, 1e6, "MB"), (1e9, 1e9, "GB"), (1e12, 1e12, "TB"))
 
-AXES: tuple[tuple[str, Callable[[RunData], Array], Sequence[tuple[float, str]]], ...] = (
-    ("round", _rounds, ((1.0, ""),)),
+AXES: tuple[tuple[str, Callable[[RunData], Array], Units], ...] = (
+    ("round", _rounds, ((0.0, 1.0, ""),)),
     ("virtual time", _seconds, SECONDS),
     ("traffic, up and down", _traffic, BYTES),
 )
@@ -86,7 +89,7 @@ def _panel(
     groups: Sequence[Group],
     name: str,
     of: Callable[[RunData], Array],
-    units: Sequence[tuple[float, str]],
+    units: Units,
 ) -> None:
     largest = max(float(of(run)[-1]) for one in groups for run in one.runs)
     size, unit = scale(largest, units)
@@ -94,8 +97,9 @@ def _panel(
         xs = [of(run) / size for run in one.runs]
         ys = [100 * np.array(run.accuracies) for run in one.runs]
         x, mean, low, high = band(xs, ys)
+        # Later lines are thinner, so that one that lies under another still shows.
         colour, style = COLOURS[number % len(COLOURS)], STYLES[(number // len(COLOURS)) % len(STYLES)]
-        axes.plot(x, mean, style, color=colour, label=one.label, linewidth=1.7)
+        axes.plot(x, mean, style, color=colour, label=one.label, linewidth=max(1.2, 2.4 - 0.4 * number))
         if len(one.runs) > 1:
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     axes.set_xlabel(f"{name} ({unit})" if unit else name)

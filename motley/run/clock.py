@@ -32,7 +32,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._order = itertools.count()
         self._failure: BaseException | None = None
         self._running = False
-        self._spawned: set[asyncio.Task[None]] = set()
+        self._spawned: dict[asyncio.Task[None], Coroutine[Any, Any, None]] = {}
         self.on_idle = on_idle
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -55,11 +55,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def spawn(self, coro: Coroutine[Any, Any, None]) -> None:
         """Starts a task whose failure ends the run."""
         task = self.create_task(coro)
-        self._spawned.add(task)
+        self._spawned[task] = coro
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._spawned.discard(task)
+        self._spawned.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
 
@@ -84,6 +84,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             handle.cancel()
         self._ready.clear()
         self._timers.clear()
+        for coro in self._spawned.values():
+            coro.close()
+        self._spawned.clear()
 
     # ------------------------------------------------------------------ what asyncio asks of a loop
     def time(self) -> float:

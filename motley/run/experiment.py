@@ -68,7 +68,7 @@ def prepare(
     validation = None
     if data is None:
         data, validation = divide(
-            recipe.split, load_dataset(recipe.data), partial(_share_out, recipe), recipe.fold, _data_key(recipe)
+            recipe.split, load_dataset(recipe.data), partial(share_out, recipe), recipe.fold, _data_key(recipe)
         )
     dataset = data.dataset
     if net is None:
@@ -87,7 +87,8 @@ def _data_key(recipe: Recipe) -> Key:
     return Key.root(recipe.seed if recipe.data_seed is None else recipe.data_seed)
 
 
-def _share_out(recipe: Recipe, dataset: Dataset) -> FederatedData:
+def share_out(recipe: Recipe, dataset: Dataset) -> FederatedData:
+    """A data set divided among clients as the recipe says."""
     key = _data_key(recipe)
     partition = _partition(recipe, dataset, key.fold("partition"))
     return FederatedData(dataset, partition, make_skews(recipe.skew or "", dataset, partition, key))

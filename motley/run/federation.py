@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from torch import Tensor
 from motley.client.trainer import Outcome, Training, n_steps, span_of
 from motley.core.errors import TrainingError
 from motley.core.keys import Key
-from motley.core.types import Plan, Pool, Round, Tree, Updates, stack_trees, tree_bytes
+from motley.core.types import Plan, Pool, Round, Tree, Updates, stack_rows, stack_trees, tree_bytes
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fate, Fleet
 from motley.nets.cost import Cost, flops
@@ -466,7 +467,7 @@ class SimulatedFederation:
         arrival = self._arrival(flight)
         self.tally.arrived += 1
         self.tally.bytes_up += self._upload_bytes(outcome.trained)
-        if bool(outcome.trained.any()):
+        if math.isfinite(arrival.loss) and bool(outcome.trained.any()):
             self.tally.loss_sum += arrival.loss * arrival.n
             self.tally.samples += arrival.n
         return arrival
@@ -511,15 +512,20 @@ class SimulatedFederation:
 
     def _sound(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Refuses updates that are not finite: stops with a sentence, or drops them and counts them lost."""
-        good = [arrival for arrival in arrivals if bool(torch.isfinite(arrival.delta).all())]
+        if not arrivals:
+            return []
+        sums = stack_rows([arrival.delta for arrival in arrivals]).sum(1)  # finite only if all of them are
+        fine = torch.isfinite(sums).tolist()
+        good = [arrival for arrival, ok in zip(arrivals, fine, strict=True) if ok]
         if len(good) < len(arrivals):
-            bad = next(arrival for arrival in arrivals if not bool(torch.isfinite(arrival.delta).all()))
+            bad = next(arrival for arrival, ok in zip(arrivals, fine, strict=True) if not ok)
             if self.schedule.on_bad_update == "stop":
                 raise TrainingError(
                     f"The update of client {bad.client} in round {bad.round} is not finite (NaN or infinite); "
                     "lower the learning rate, or drop such updates with on_bad_update=drop."
                 )
             self.tally.lost += len(arrivals) - len(good)
+            self.tally.arrived -= len(arrivals) - len(good)
         return good
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
@@ -543,8 +549,8 @@ class SimulatedFederation:
             round=number,
             age=(rnd.number - number).to(torch.float32),
             start=start,
-            delta=torch.stack([arrival.delta for arrival in arrivals]),
-            trained=torch.stack([arrival.trained for arrival in arrivals]),
+            delta=stack_rows([arrival.delta for arrival in arrivals]),
+            trained=torch.stack([arrival.trained for arrival in arrivals]).to(first.device),
             n=column("n"),
             loss=column("loss"),
             steps=column("steps"),

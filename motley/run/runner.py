@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -10,10 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 import motley
 from motley.core.errors import StateError, TrainingError
+from motley.core.network import Network
 from motley.core.types import Round
 from motley.data.split import balanced_sample
 from motley.protocol import PROTOCOLS
@@ -42,6 +45,18 @@ class Result:
     records: list[Record]
     params: Tensor
     summary: dict[str, Any]
+    net: Network | None = None  # None: the run broke off, and this stands for what it left
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the model with the trained weights."""
+        if self.net is None:
+            raise StateError("This run broke off, so there is no model.")
+        module = copy.deepcopy(self.net.module)
+        with torch.no_grad():
+            for name, value in self.net.layout.unflatten(self.params.cpu()).items():
+                module.get_parameter(name).copy_(value)
+        return module
 
     @property
     def accuracy(self) -> float:
@@ -209,7 +224,7 @@ class Run:
             summary["validated"] = {name: found for name in GOALS if (found := validated(self.records, name))}
         if self.folder is not None:
             write_json(self.folder / "summary.json", summary)
-        return Result(self.folder, self.recipe, self.records, self.model, summary)
+        return Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net)
 
 
 async def _drive(protocol: Callable[[Federation], Any], fed: SimulatedFederation) -> None:
@@ -237,16 +252,21 @@ def new_folder(recipe: Recipe, parent: Path) -> Path:
     raise StateError(f"There are too many runs named {base} in {parent}; delete some.")
 
 
-def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **given: Any) -> Result:
-    """Runs a recipe in a new directory."""
+def begin(recipe: Recipe, folder: Path) -> None:
+    """Writes what a run's directory holds from the start: the resolved recipe and facts about the machine."""
     if (folder / "rounds.jsonl").exists() or (folder / "checkpoint").exists():
         raise StateError(
             f"{folder} holds a run already; continue it with 'motley resume', or choose another directory."
         )
-    experiment = prepare(recipe, **given)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "recipe.toml", recipe.to_toml())
     write_json(folder / "environment.json", environment())
+
+
+def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **given: Any) -> Result:
+    """Runs a recipe in a new directory."""
+    experiment = prepare(recipe, **given)
+    begin(recipe, folder)
     return Run(experiment, folder, observer).go()
 
 

@@ -55,12 +55,13 @@ class Traced:
             self._graph = make_fx(flat)(*leaves)
         self._graph.graph.eliminate_dead_code()
         self._graph.recompile()
-        self._run: Callable[..., Any] = torch.compile(self._graph, dynamic=False) if compiled else self._graph
+        run = torch.compile(self._graph, dynamic=False) if compiled else self._graph.forward
+        self.flat: Callable[..., list[Tensor]] = run  # from the leaves of the arguments to the leaves of the result
 
     def __call__(self, *args: Any) -> Any:
         leaves, _ = tree_flatten(args)
         with torch.no_grad():
-            return tree_unflatten(self._run(*leaves), self._out_spec)
+            return tree_unflatten(self.flat(*leaves), self._out_spec)
 
 
 class Captured:
