@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MASK = (1 << 64) - 1
@@ -114,3 +115,35 @@ def permutation(key: Tensor, n: int) -> Tensor:
     """A random order of 0..n-1 for each key: shape ``[*key.shape, n]``."""
     counter = torch.arange(n, dtype=torch.int64, device=key.device)
     return torch.argsort(bits(key.unsqueeze(-1), counter), dim=-1, stable=True)
+
+
+_CHUNK = 1 << 14  # stays in the processor's cache
+
+
+def fold_each(key: Key, words: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The value of ``key.fold(word)`` for each integer word, on NumPy arrays (a million in some milliseconds)."""
+    words = np.ascontiguousarray(words, np.int64).view(np.uint64)
+    out = np.empty(words.shape, np.uint64)
+    spare = np.empty(min(len(words), _CHUNK), np.uint64)
+    for start in range(0, len(words), _CHUNK):
+        z = out[start : start + _CHUNK]
+        np.add(words[start : start + _CHUNK], np.uint64(_GOLDEN), out=z)
+        _mix_array(z, spare[: len(z)])
+        z ^= np.uint64(key.value)
+        _mix_array(z, spare[: len(z)])
+    return out
+
+
+def _mix_array(z: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
+    for bits_, factor in ((30, _MIX1), (27, _MIX2), (31, 1)):
+        np.right_shift(z, np.uint64(bits_), out=spare)
+        z ^= spare
+        if factor != 1:
+            z *= np.uint64(factor)
+
+
+def uniform_each(key: Key, words: NDArray[np.int64]) -> NDArray[np.float64]:
+    """One uniform number in [0, 1) for each integer word, drawn from ``key.fold(word)``."""
+    raw = fold_each(key, words)
+    raw >>= np.uint64(11)
+    return raw.astype(np.float64) * 2.0**-53
