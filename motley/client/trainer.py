@@ -101,11 +101,17 @@ def objective(training: Training, c: Client, free: Tensor, span: Span, batch: Ba
     net, method = training.net, training.method
     if span == training.full_span:
         c = c.with_(params=free)
-        out = net(free, batch.x)
+        tensors = None
     else:
         tensors, whole = _with_frozen(net, c.params, free, span)
         c = c.with_(params=whole)
-        out = net.forward(tensors, batch.x)
+    if method.has("view"):
+        seen = c.params
+        for _, hook in method.hooks("view"):
+            seen = hook(c, seen)
+        out = net(seen, batch.x)
+    else:
+        out = net(free, batch.x) if tensors is None else net.forward(tensors, batch.x)
     logits = out.logits
     for _, hook in method.hooks("logits"):
         logits = hook(c, batch, logits)

@@ -1,6 +1,17 @@
 """Protocols: the order of a round, as async functions over a `Federation`."""
 
-from motley.protocol import synchronous
+from motley.protocol import asynchronous, late, semi, synchronous, tiers
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation, Flight, Weights
 
-__all__ = ["PROTOCOLS", "Arrival", "Federation", "Flight", "Weights", "synchronous"]
+__all__ = [
+    "PROTOCOLS",
+    "Arrival",
+    "Federation",
+    "Flight",
+    "Weights",
+    "asynchronous",
+    "late",
+    "semi",
+    "synchronous",
+    "tiers",
+]

@@ -19,7 +19,8 @@ from motley.core.errors import StateError
 from motley.core.trees import from_named, to_named
 from motley.fleet.fleet import Fate
 from motley.protocol.federation import Weights
-from motley.run.federation import SimulatedFederation, Ticket
+from motley.run.charges import Ticket
+from motley.run.federation import SimulatedFederation
 from motley.run.files import sha256_of, write_json, write_tensors
 
 VERSION = 1
@@ -29,6 +30,7 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     """Writes a checkpoint of a federation between two rounds."""
     tensors: dict[str, Tensor] = {"weights": fed.weights.value}
     tensors.update(to_named(fed.server.state, "server"))
+    tensors.update({"chosen": torch.from_numpy(fed.chosen), "heard": torch.from_numpy(fed.heard)})
     flights, shared = _flights(fed)
     tensors.update(shared)
     name = f"state-{fed.round:06d}.safetensors"
@@ -41,7 +43,8 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
         "sha256": digest,
         "clients": fed.store.checkpoint(),
         "flights": flights,
-        "upload_bytes": [fed.extra_bytes, fed.payload_bytes],
+        "last_merged": fed.last_merged,
+        "upload_bytes": [fed.charges.extra_bytes, fed.charges.payload_bytes],
         **extra,
     }
     write_json(folder / "checkpoint.json", content)
@@ -71,7 +74,7 @@ def _flights(fed: SimulatedFederation) -> tuple[list[dict[str, Any]], dict[str, 
                 "start": share("model", ticket.start.value, ticket.start.value),
                 "down": share("down", ticket.down, ticket.down),
                 "dials": share("dials", ticket.dials, ticket.dials),
-                "numbers": [ticket.assigned, ticket.worked, ticket.done, ticket.lr, ticket.dispatched],
+                "numbers": [ticket.assigned, ticket.floor, ticket.worked, ticket.done, ticket.lr, ticket.dispatched],
                 "fate": list(ticket.fate),
                 "finish": finish,
             }
@@ -112,6 +115,8 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
     fed.weights = Weights(named["weights"])
     fed.server.load(_below(named, "server"))
     fed.store.restore(content["clients"])
+    fed.chosen, fed.heard = named["chosen"].cpu().numpy(), named["heard"].cpu().numpy()
+    fed.last_merged = list(content["last_merged"])
     trees: dict[str, Any] = {}
 
     def tree(name: str) -> Any:
@@ -121,13 +126,13 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
 
     tickets = []
     for row in content["flights"]:
-        assigned, worked, done, lr, dispatched = row["numbers"]
+        assigned, floor, worked, done, lr, dispatched = row["numbers"]
         affordable, lost, delay, delay_rounds = row["fate"]
         start = trees.setdefault(f"weights of {row['start']}", Weights(tree(row["start"])))
         dials = {part: {key: value.cpu() for key, value in dial.items()} for part, dial in tree(row["dials"]).items()}
         ticket = Ticket(
             row["client"], row["round"], start, tree(row["down"]), dials,
-            assigned, worked, done, lr, dispatched, Fate(affordable, lost, delay, delay_rounds),
+            assigned, floor, worked, done, lr, dispatched, Fate(affordable, lost, delay, delay_rounds),
         )  # fmt: skip
         tickets.append((ticket, row["finish"]))
     fed.resume(content["round"], content["now"], tickets, content["upload_bytes"])

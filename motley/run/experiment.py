@@ -17,7 +17,7 @@ from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
 from motley.data.federated import FederatedData
 from motley.data.partition import make_partition
-from motley.fleet.fleet import Fleet
+from motley.fleet import Fleet, make_fleet
 from motley.methods import make_method
 from motley.nets.cost import Cost, cost_of
 from motley.nets.zoo import build
@@ -69,7 +69,7 @@ def prepare(
     if net.n_classes < dataset.n_classes:
         raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_classes} classes.")
     if fleet is None:
-        fleet = Fleet.ideal(data.n_clients, key.fold("fleet"))
+        fleet = make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
     training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size)
     return Experiment(recipe, data, fleet, method, training, cost_of(net, dataset.inputs(dataset.x[:1])), key)
 

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 import motley
 from motley.core.errors import StateError, TrainingError
 from motley.core.types import Round
+from motley.nets.cost import flops
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import Federation
 from motley.run import checkpoint
+from motley.run.charges import profiled
 from motley.run.evaluation import Scores, evaluate
 from motley.run.executors import EXECUTORS, Executor
 from motley.run.experiment import Experiment, initial_params, prepare
@@ -71,7 +75,7 @@ class Run:
             fleet=e.fleet,
             cost=e.cost,
             executor=self.executor,
-            server=Server(e.method, e.net, params, e.data.n_clients),
+            server=Server(e.method, e.net, params, e.data.n_clients, **what_servers_know(e)),
             params=params,
             key=e.key,
             schedule=Schedule(
@@ -99,10 +103,9 @@ class Run:
     def go(self) -> Result:
         """Trains to the end. What is interrupted can be taken up with `resume`."""
         try:
-            protocol = PROTOCOLS[self.experiment.method.protocol].factory
             if self.fed.round == 0:
                 self._save()
-            self.fed.loop.run(_drive(protocol, self.fed))
+            self.fed.loop.run(_drive(self.experiment.method.protocol, self.fed))
         finally:
             self.executor.close()
         return self._finish()
@@ -185,8 +188,22 @@ class Run:
         return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary)
 
 
-async def _drive(protocol: Callable[[Federation], Any], fed: SimulatedFederation) -> None:
-    await protocol(fed)
+async def _drive(protocol: str, fed: Federation) -> None:
+    """Runs a protocol with its options; one that names none reads them from the federation."""
+    options = fed.options if PROTOCOLS[protocol].parameters else {}
+    await PROTOCOLS.make(protocol, fed, **options)
+
+
+def what_servers_know(e: Experiment) -> dict[str, Any]:
+    """What parts may learn at the start beside the model and the number of clients."""
+    seconds = profiled(e.training, e.data, e.fleet, e.cost, e.recipe.epochs)
+    costs = torch.tensor([flops(e.cost, frozen) for frozen in range(e.net.n_layers)], dtype=torch.float64)
+    return {
+        "n": torch.from_numpy(e.data.sizes.astype(np.float32)),
+        "batch_size": e.recipe.batch_size,
+        "seconds": torch.from_numpy(seconds.astype(np.float32)),
+        "frozen_cost": (costs / costs[0]).to(torch.float32),
+    }
 
 
 def make_executor(experiment: Experiment) -> Executor:

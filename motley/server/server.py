@@ -12,17 +12,18 @@ from motley.core.errors import InputError
 from motley.core.network import Network
 from motley.core.part import Method
 from motley.core.schedule import value_at
-from motley.core.types import Plan, Pool, Round, Setting, Tree, Updates
+from motley.core.types import Outcomes, Plan, Pool, Round, Setting, Tree, Updates
 from motley.server.aggregate import layerwise_mean
 
 
 class Server:
     """A method with the state of its parts. It sees what clients send and nothing else."""
 
-    def __init__(self, method: Method, net: Network, params: Tensor, n_clients: int) -> None:
+    def __init__(self, method: Method, net: Network, params: Tensor, n_clients: int, **known: Any) -> None:
+        """``known``: what else parts may learn at the start, by its name in `Setting`."""
         self.method = method
         self.net = net
-        setting = Setting(net, params, n_clients)
+        setting = Setting(net, params, n_clients, **known)
         self.state: dict[str, Tree] = {name: hook(setting) for name, hook in method.hooks("init")}
 
     def select(self, rnd: Round, pool: Pool) -> list[int]:
@@ -64,11 +65,18 @@ class Server:
 
     def observe(self, rnd: Round, updates: Updates) -> None:
         """What parts learn from arrivals; called once for every update, when it arrives."""
+        rnd = rnd._replace(net=self.net)
         for name, hook in self.method.hooks("observe"):
             self.state[name] = hook(self.state.get(name), rnd, updates)
 
+    def conclude(self, rnd: Round, outcomes: Outcomes) -> None:
+        """What parts learn from tasks that ended, well or not; called once at the end of every round."""
+        for name, hook in self.method.hooks("conclude"):
+            self.state[name] = hook(self.state.get(name), rnd, outcomes)
+
     def aggregate(self, rnd: Round, params: Tensor, updates: Updates) -> Tensor:
         """The next global model."""
+        rnd = rnd._replace(net=self.net)
         weights = updates.n
         for name, hook in self.method.hooks("weigh"):
             weights = weights * hook(self.state.get(name), rnd, updates)
