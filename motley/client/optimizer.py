@@ -34,11 +34,11 @@ class SGD:
 
     def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
         if self.weight_decay:
-            grad = grad + self.weight_decay * params
+            grad = torch.add(grad, params, alpha=self.weight_decay)
         if self.momentum:
-            grad = self.momentum * state["velocity"] + grad
+            grad = torch.add(grad, state["velocity"], alpha=self.momentum)
             state = {"velocity": grad}
-        return params - lr * grad, state
+        return torch.addcmul(params, grad, lr, value=-1.0), state
 
 
 @dataclass(frozen=True)

@@ -157,11 +157,13 @@ def span_of(trained: Tensor) -> tuple[Span, bool]:
     return span, len(on) == span.last - span.first
 
 
-def move(training: Training, c: Client, state: Tree, grad: Tensor, mask: Tensor | None) -> tuple[Tensor, Tree]:
+def move(
+    training: Training, c: Client, state: Tree, grad: Tensor, mask: Tensor | None, lr: Tensor
+) -> tuple[Tensor, Tree]:
     """One optimizer step from a full gradient [P]; where ``mask`` [P] is 0 nothing moves."""
     for _, hook in training.method.hooks("gradient"):
         grad = hook(c, grad)
-    params, state = training.optimizer.step(state, c.params, grad, c.facts.lr)
+    params, state = training.optimizer.step(state, c.params, grad, lr)
     if mask is not None:
         params = torch.where(mask > 0, params, c.params)
     return params, state
@@ -217,7 +219,7 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
             if high - low < training.net.size:
                 grad = pad(grad, (low, training.net.size - high))
             with torch.no_grad():
-                params, state = move(training, c, state, grad, mask)
+                params, state = move(training, c, state, grad, mask, c.facts.lr)
                 running = running + data_term.detach()
                 count += 1
                 c = c.with_(params=params)

@@ -40,12 +40,26 @@ class Facts(NamedTuple):
     capability: Tensor  # speed of this device as a share of the fleet's fastest, float32
 
 
-class Data(NamedTuple):
-    """A client's training samples: inputs as the network takes them, labels, and a 0/1 mask (or None: all count)."""
+class Data:
+    """A client's training samples: inputs as the network takes them, labels, and a 0/1 mask (or None: all count).
 
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None = None
+    Executors may fetch them only when a hook asks.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
+        self._x, self._y, self._mask = x, y, mask
+
+    @property
+    def x(self) -> Tensor:
+        return self._x
+
+    @property
+    def y(self) -> Tensor:
+        return self._y
+
+    @property
+    def mask(self) -> Tensor | None:
+        return self._mask
 
 
 class Batch(NamedTuple):

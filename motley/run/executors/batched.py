@@ -1,0 +1,558 @@
+"""Many clients as one computation: client functions vmapped over a leading axis, on a GPU replayed as CUDA graphs.
+
+Clients are sorted by the steps they train; a step runs on the clients that still train, rounded up to a few widths, so
+little is computed in vain. Clients that train the same layers run together, and no gradient is computed below the first
+layer they train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn.functional import pad
+from torch.utils._pytree import tree_map
+
+from motley.client.trainer import Outcome, Span, Training, bounds, finish, move, objective, span_of
+from motley.client.trainer import Task as ClientTask
+from motley.client.trainer import begin as begin_client
+from motley.core.errors import InputError
+from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
+from motley.data.federated import FederatedData
+from motley.run.executors.base import EXECUTORS, Job
+from motley.run.executors.tables import Table, ladder, table
+from motley.run.executors.trace import Cache, Captured, Traced, shape_key
+
+
+class Samples(Data):
+    """A client's samples by their rows in the training set, fetched when a hook asks for them."""
+
+    def __init__(self, data: FederatedData, rows: Tensor, client: Tensor, mask: Tensor) -> None:
+        self._data, self._rows, self._client, self._given = data, rows, client, mask
+        self._made: tuple[Tensor, Tensor] | None = None
+        self.touched = False
+
+    def _fetch(self) -> tuple[Tensor, Tensor]:
+        self.touched = True
+        if self._made is None:
+            self._made = self._data.gather(self._rows, self._client.expand(self._rows.shape))
+        return self._made
+
+    @property
+    def x(self) -> Tensor:
+        return self._fetch()[0]
+
+    @property
+    def y(self) -> Tensor:
+        return self._fetch()[1]
+
+    @property
+    def mask(self) -> Tensor | None:
+        self.touched = True
+        return self._given
+
+
+class Shared(NamedTuple):
+    """Which inputs are the same for all clients of a group; those get no client axis."""
+
+    start: bool
+    down: bool
+
+
+@dataclass
+class Group:
+    """Clients that run together, those with most steps first."""
+
+    jobs: list[Job]
+    span: Span
+    masked: bool  # some layers inside the span are not trained, or parts may freeze layers while training
+    shared: Shared
+    facts: Facts  # leaves [K]
+    start: Tensor  # [P] or [K, P]
+    down: dict[str, Tree]
+    dials: dict[str, dict[str, Tensor]]
+    own: dict[str, Tree] | None
+    keys: Tensor  # [K]
+    steps: Tensor  # [K] int64
+    per_epoch: Tensor  # [K] int64
+    counts: list[int]  # steps, on the host
+
+
+class Waste(NamedTuple):
+    """How much of what was computed was asked for."""
+
+    wanted: int  # sample passes of the jobs
+    computed: int  # sample passes including padding
+
+    @property
+    def share(self) -> float:
+        return 1.0 - self.wanted / max(1, self.computed)
+
+
+class Batched:
+    """Trains jobs together. Equal to the loop executor within float tolerance."""
+
+    name = "batched"
+
+    def __init__(self, training: Training, data: FederatedData, device: str = "auto", widest: int = 4096) -> None:
+        self.training = training
+        self.device = torch.device(_pick(device))
+        self.cuda = self.device.type == "cuda"
+        self.data = _moved(data, self.device)
+        self.sizes = data.sizes
+        self.index = torch.from_numpy(data.partition.index).to(self.device)
+        self.offsets = torch.from_numpy(data.partition.offsets[:-1].copy())
+        self.widest = widest
+        self.waste = Waste(0, 0)
+        self._traces: Cache[Traced] = Cache(128)
+        self._buffers: Cache[Buffers] = Cache(8)
+        self._reads_data: dict[str, bool] = {}
+        self._graph_pool = torch.cuda.graph_pool_handle() if self.cuda else None
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        outcomes: dict[int, Outcome] = {}
+        for places in self._group(jobs):
+            begin = 0
+            while begin < len(places):
+                some = places[begin : begin + self.widest]
+                try:
+                    made = self._run_group(self._assemble([jobs[i] for i in some]))
+                except torch.OutOfMemoryError:
+                    if len(some) == 1:
+                        raise
+                    self.widest = max(1, len(some) // 2)
+                    self._buffers = Cache(8)
+                    torch.cuda.empty_cache()
+                    continue
+                outcomes.update(zip(some, made, strict=True))
+                begin += len(some)
+        return [outcomes[i] for i in range(len(jobs))]
+
+    def close(self) -> None:
+        self._buffers = Cache(8)
+        self._traces = Cache(128)
+
+    # ------------------------------------------------------------------ who runs with whom
+    def _group(self, jobs: Sequence[Job]) -> list[list[int]]:
+        order = sorted(range(len(jobs)), key=lambda i: (-jobs[i].steps, i))
+        if not self.training.method.has("trainable"):
+            return [order]
+        groups: dict[Any, list[int]] = {}
+        for i in order:
+            groups.setdefault(tuple(self._trainable(jobs[i]).tolist()), []).append(i)
+        return list(groups.values())
+
+    def _trainable(self, job: Job) -> Tensor:
+        trained = torch.ones(self.training.net.n_layers)
+        facts = job.facts.tensors()
+        for _, hook in self.training.method.hooks("trainable"):
+            trained = trained * hook(self.training.net, facts)
+        return trained
+
+    def _assemble(self, jobs: list[Job]) -> Group:
+        span, whole = span_of(self._trainable(jobs[0]))
+        jobs = jobs + [replace(jobs[-1], steps=0)] * (self._width(len(jobs)) - len(jobs))
+        first = jobs[0]
+        shared = Shared(
+            all(job.start is first.start for job in jobs),
+            all(job.down is first.down and job.dials is first.dials for job in jobs),
+        )
+        rows = [job.facts for job in jobs]
+        labels = torch.stack([torch.from_numpy(row.labels) for row in rows]).to(torch.float32)
+        columns = [torch.tensor(column) for column in zip(*(row[:3] + row[4:] for row in rows), strict=True)]
+        numbers = [column.to(torch.float32) if i > 1 else column for i, column in enumerate(columns)]
+        facts = Facts(*self._to_device((*numbers[:3], labels, *numbers[3:])))
+        sizes = torch.tensor([int(row.n) for row in rows])
+        counts = [job.steps for job in jobs]
+        keys = torch.stack([job.key.tensor() for job in jobs])
+        per_epoch = (sizes + self.training.batch_size - 1) // self.training.batch_size
+        kept = self.training.method.has("keep")
+        return Group(
+            jobs=jobs,
+            span=span,
+            masked=not whole or self.training.method.adaptive,
+            shared=shared,
+            facts=facts,
+            start=first.start.to(self.device) if shared.start else torch.stack([j.start for j in jobs]).to(self.device),
+            down=self._to_device(first.down if shared.down else stack_trees([job.down for job in jobs])),
+            dials=self._to_device(first.dials if shared.down else stack_trees([job.dials for job in jobs])),
+            own=self._owned(jobs) if kept else {},
+            keys=keys.to(self.device),
+            steps=torch.tensor(counts, device=self.device),
+            per_epoch=per_epoch.to(self.device),
+            counts=counts,
+        )
+
+    def _width(self, k: int) -> int:
+        """On a GPU the number of clients is rounded up, so that few graphs serve many rounds."""
+        if not self.cuda:
+            return k
+        return next(width for width in ladder(2 * k) if width >= k)
+
+    def _to_device(self, tree: Any) -> Any:
+        return tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf, tree)
+
+    def _owned(self, jobs: list[Job]) -> dict[str, Tree]:
+        """What parts keep on these clients, stacked; made new where a client takes part for the first time."""
+        net, hooks = self.training.net, self.training.method.hooks("keep")
+
+        def state(job: Job) -> dict[str, Tree]:
+            if job.own is not None:
+                return job.own
+            facts = job.facts.tensors()
+            return {name: hook(net, job.start, self._to_device(facts)) for name, hook in hooks}
+
+        stacked: dict[str, Tree] = self._to_device(stack_trees([state(job) for job in jobs]))
+        return stacked
+
+    # ------------------------------------------------------------------ one group, from start to end
+    def _run_group(self, group: Group) -> list[Outcome]:
+        sizes = torch.tensor([int(job.facts.n) for job in group.jobs], device=self.device)
+        offsets = self.offsets[[job.client for job in group.jobs]].to(self.device)
+        batches = table(group.keys, self.index, offsets, sizes, group.steps, self.training.batch_size)
+        with torch.no_grad():
+            c = self._begin(group, offsets, sizes)
+            c = self._train(group, c, batches)
+            made = self._finish(group, c, offsets, sizes)
+        return self._outcomes(group, *made)
+
+    def _begin(self, group: Group, offsets: Tensor, sizes: Tensor) -> Client:
+        """All clients before their first step, stacked (`start`, `down`, `dials` without client axis where shared)."""
+        training, k = self.training, len(group.jobs)
+        zero = torch.zeros(k, device=self.device)
+        start = group.start if not group.shared.start else group.start.expand(k, -1)
+        ones = torch.ones(k, training.net.n_layers, device=self.device)
+        c = Client(
+            start, group.start, ones, group.facts, group.keys, zero, zero,
+            group.down, group.own or {}, {}, group.dials, training.net,
+        )  # fmt: skip
+        if not training.method.has("begin") and not training.method.has("trainable"):
+            return c
+
+        def one(c: Client, rows: Tensor, mask: Tensor) -> tuple[Any, ...]:
+            task = ClientTask(c.start, c.facts, c.key, c.down, c.own, c.dials)
+            samples = Samples(self.data, rows, c.facts.client, mask)
+            done = begin_client(training, task, samples)
+            self._reads_data["begin"] = self._reads_data.get("begin", False) or samples.touched
+            return done.params, done.trained, done.own, done.notes
+
+        params, trained, own, notes = self._whole("begin", group, c, one, offsets, sizes)
+        return c.with_(params=params, trained=trained, own=own, notes=notes)
+
+    def _finish(self, group: Group, c: Client, offsets: Tensor, sizes: Tensor) -> tuple[Any, ...]:
+        if not self.training.method.has("report") and not self.training.method.has("encode"):
+            return c.params - c.start, c.trained, {}, c.own, c.loss
+
+        def one(c: Client, rows: Tensor, mask: Tensor) -> tuple[Any, ...]:
+            samples = Samples(self.data, rows, c.facts.client, mask)
+            outcome = finish(self.training, c, samples)
+            self._reads_data["finish"] = self._reads_data.get("finish", False) or samples.touched
+            return tuple(outcome)
+
+        payload, trained, extras, own, loss = self._whole("finish", group, c, one, offsets, sizes)
+        return payload, trained, extras, own, loss
+
+    def _whole(
+        self, stage: str, group: Group, c: Client, one: Callable[..., Any], offsets: Tensor, sizes: Tensor
+    ) -> Any:
+        """Runs a function of (client, all its samples) for all clients; samples are fetched only if it reads them."""
+        n_max = int(sizes.max()) if self._reads_data.get(stage, True) else 1
+        n_max = next(width for width in ladder(2 * n_max, 1.25) if width >= n_max)
+        place = torch.arange(n_max, device=self.device)
+        inside = place < sizes[:, None]
+        rows = self.index[offsets[:, None] + torch.where(inside, place, 0)]
+        mask = inside.to(torch.float32)
+        dims = (_dims(c, group.shared), 0, 0)
+        key = (stage, group.shared, shape_key((c, rows)))
+        traced = self._traces.get(key, lambda: Traced(vmap(one, in_dims=dims), c, rows, mask))
+        return traced(c, rows, mask)
+
+    # ------------------------------------------------------------------ steps
+    def _train(self, group: Group, c: Client, batches: Table) -> Client:
+        k, total = len(group.jobs), max(group.counts)
+        self._count(group, total)
+        if group.span.first >= group.span.last or total == 0:
+            return c
+        if self.cuda:
+            return self._train_captured(group, c, batches, total)
+        state = vmap(self.training.optimizer.init)(c.params)
+        live = (c.params, state)
+        parked: list[Tensor] = []
+        losses = torch.zeros(total, k, device=self.device)
+        width = k
+        for s in range(total):
+            new_width = self._active(group, s)
+            if new_width < width:
+                parked.append(live[0][new_width:])
+                live = tree_map(lambda leaf, w=new_width: leaf[:w], live)
+                width = new_width
+            rows, mask = batches.rows[s, :width], None if batches.mask is None else batches.mask[s, :width]
+            here = _first(c.with_(params=live[0]), width, group.shared)
+            step = torch.tensor(s, device=self.device)
+            args = (here, live[1], rows, mask, step, group.steps[:width], group.per_epoch[:width])
+            *live_new, loss = self._step(group, args)(*args)
+            live = tuple(live_new)
+            losses[s, :width] = loss
+            if self.training.method.adaptive:
+                c, live = self._epoch_ends(group, c, live, losses, s, width, parked)
+        params = torch.cat([live[0], *reversed(parked)])
+        return self._closed(group, c.with_(params=params), losses)
+
+    def _active(self, group: Group, s: int) -> int:
+        """How many of the sorted clients run in step s: those that still train, rounded up to a width."""
+        busy = sum(1 for count in group.counts if count > s) if s else sum(1 for count in group.counts if count > 0)
+        return next(width for width in ladder(len(group.jobs)) if width >= busy)
+
+    def _step(self, group: Group, args: tuple[Any, ...]) -> Traced:
+        key = ("step", group.span, group.masked, group.shared, shape_key(args))
+        return self._traces.get(key, lambda: Traced(self._step_function(group), *args))
+
+    def _step_function(self, group: Group) -> Callable[..., Any]:
+        """One minibatch step of w clients: (clients, optimizer state, rows, mask, ...) -> (params, state, loss)."""
+        training, span, masked = self.training, group.span, group.masked
+        low, high = bounds(training.net, span)
+        size = training.net.size
+
+        def one(c: Client, state: Tree, x: Tensor, y: Tensor, mask: Tensor | None, rate: Tensor) -> tuple[Any, ...]:
+            batch = Batch(x, y, mask)
+
+            def loss_of(free: Tensor) -> tuple[Tensor, Tensor]:
+                return objective(training, c, free, span, batch)
+
+            gradient, data_term = grad(loss_of, has_aux=True)(c.params[low:high])
+            if high - low < size:
+                gradient = pad(gradient, (low, size - high))
+            part_trained = training.net.layout.expand(c.trained) if masked or high - low < size else None
+            params, state = move(training, c, state, gradient, part_trained, rate)
+            return params, state, data_term
+
+        def step(
+            c: Client, state: Tree, rows: Tensor, mask: Tensor | None, s: Tensor, steps: Tensor, per_epoch: Tensor
+        ) -> tuple[Any, ...]:
+            owner = c.facts.client[:, None].expand(rows.shape)
+            x, y = self.data.gather(rows.reshape(-1), owner.reshape(-1))
+            x, y = x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape)
+            rate = c.facts.lr * (s < steps)  # whoever is done stands still
+            c = c.with_(epoch=(s // per_epoch).to(torch.float32))
+            dims = (_dims(c, group.shared), 0, 0, 0, None if mask is None else 0, 0)
+            made: tuple[Any, ...] = vmap(one, in_dims=dims)(c, state, x, y, mask, rate)
+            return made
+
+        return step
+
+    def _epoch_ends(
+        self, group: Group, c: Client, live: Any, losses: Tensor, s: int, width: int, parked: list[Tensor]
+    ) -> tuple[Client, Any]:
+        """Runs the parts' `epoch` hooks on the clients whose epoch ended with step s."""
+        ended = (((s + 1) % group.per_epoch) == 0) & (s < group.steps)
+        if not bool(ended.any()):
+            return c, live
+        here = _first(c.with_(params=live[0]), width, group.shared)
+        here = here.with_(
+            epoch=((s + 1) // group.per_epoch[:width]).to(torch.float32),
+            loss=_window_mean(
+                losses[: s + 1, :width],
+                group.per_epoch[:width],
+                torch.full_like(ended[:width], s + 1, dtype=torch.int64),
+            ),
+        )
+
+        def one(c: Client, ended: Tensor) -> tuple[Any, ...]:
+            after = c
+            for _, hook in self.training.method.hooks("epoch"):
+                after = hook(after)
+            new = (after.params, after.trained, after.own, after.notes)
+            old = (c.params, c.trained, c.own, {**after.notes, **c.notes})
+            return tuple(tree_map(lambda a, b: torch.where(ended, a, b), new, old))
+
+        dims = (_dims(here, group.shared), 0)
+        params, trained, own, notes = vmap(one, in_dims=dims)(here, ended[:width])
+
+        def whole(new: Tensor, old: Tensor | None) -> Tensor:
+            return new if old is None or width == len(group.jobs) else torch.cat([new, old[width:]])
+
+        c = c.with_(
+            trained=whole(trained, c.trained),
+            own=tree_map(whole, own, c.own),
+            notes=notes if width == len(group.jobs) else tree_map(whole, notes, c.notes),
+        )
+        return c, (params, *live[1:])
+
+    def _closed(self, group: Group, c: Client, losses: Tensor) -> Client:
+        """The clients after their last step: their loss is the mean over the last epoch, whole or begun."""
+        left = group.steps % group.per_epoch
+        window = torch.where(left > 0, left, group.per_epoch)
+        epoch = (group.steps // group.per_epoch).to(torch.float32)
+        return c.with_(loss=_window_mean(losses, window, group.steps), epoch=epoch)
+
+    def _count(self, group: Group, total: int) -> None:
+        batch = self.training.batch_size
+        wanted = sum(
+            sum(
+                min(batch, int(job.facts.n) - (s % max(1, -(-int(job.facts.n) // batch))) * batch) for s in range(count)
+            )
+            for job, count in zip(group.jobs, group.counts, strict=True)
+        )
+        computed = sum(self._active(group, s) for s in range(total)) * batch
+        self.waste = Waste(self.waste.wanted + wanted, self.waste.computed + computed)
+
+    # ------------------------------------------------------------------ the same steps as CUDA graphs
+    def _train_captured(self, group: Group, c: Client, batches: Table, total: int) -> Client:
+        capacity = 1 << (total - 1).bit_length()
+        params = c.params.contiguous() if c.params.is_contiguous() else c.params.clone()
+        state = vmap(self.training.optimizer.init)(params)
+        content = (c.with_(params=params), state, batches, group.steps, group.per_epoch)
+        padded = batches.mask is not None
+        key = (group.span, group.masked, group.shared, capacity, padded, shape_key((content[0], state)))
+        buffers = self._buffers.get(key, lambda: Buffers(content, capacity))
+        buffers.load(content)
+        for s in range(total):
+            width = self._active(group, s)
+            buffers.graphs.get(width, lambda w=width: self._capture(group, buffers, w))()  # type: ignore[misc]
+            if self.training.method.adaptive:
+                fixed, live = self._epoch_ends(
+                    group, buffers.c, (buffers.c.params[:width], None), buffers.losses, s, width, []
+                )
+                if fixed is not buffers.c:
+                    buffers.take(fixed, live[0], width)
+        done = buffers.c.with_(
+            params=buffers.c.params.clone(), own=_cloned(buffers.c.own), notes=_cloned(buffers.c.notes)
+        )
+        return self._closed(group, done, buffers.losses[:total])
+
+    def _capture(self, group: Group, buffers: Buffers, width: int) -> Captured:
+        def step() -> None:
+            rows = buffers.rows.index_select(0, buffers.s)[0, :width]
+            mask = None if buffers.mask is None else buffers.mask.index_select(0, buffers.s)[0, :width]
+            here = _first(buffers.c, width, group.shared)
+            state = tree_map(lambda leaf: leaf[:width], buffers.state)
+            args = (here, state, rows, mask, buffers.s[0], buffers.steps[:width], buffers.per_epoch[:width])
+            params, new_state, loss = self._step(group, args)(*args)
+            buffers.c.params[:width].copy_(params)
+            tree_map(lambda old, new: old[:width].copy_(new), buffers.state, new_state)
+            buffers.losses.select(1, 0)  # keeps the buffer alive in the closure
+            buffers.losses[:, :width].index_copy_(0, buffers.s, loss[None])
+            buffers.s.add_(1)
+
+        return Captured(step, buffers, buffers.snapshot, self._graph_pool)
+
+    # ------------------------------------------------------------------ results
+    def _outcomes(
+        self, group: Group, payload: Tree, trained: Tensor, extras: Tree, own: Tree, loss: Tensor
+    ) -> list[Outcome]:
+        losses = loss.cpu()
+        real = sum(1 for count in group.counts if count > 0)
+
+        def row(tree: Tree, i: int, copy: bool = False) -> Tree:
+            return tree_map(lambda leaf: leaf[i].clone() if copy else leaf[i], tree)
+
+        return [
+            Outcome(row(payload, i), trained[i], row(extras, i), row(own, i, copy=True), losses[i]) for i in range(real)
+        ]
+
+
+class Buffers:
+    """Fixed memory for one shape of group; captured graphs read and write it."""
+
+    def __init__(self, content: tuple[Any, ...], capacity: int) -> None:
+        c, state, batches, steps, per_epoch = content
+        k = len(steps)
+        self.c: Client = tree_map(_fresh, c)
+        self.state = tree_map(_fresh, state)
+        self.rows = torch.zeros(capacity, k, batches.rows.shape[-1], dtype=torch.int64, device=steps.device)
+        self.mask = None if batches.mask is None else torch.zeros(self.rows.shape, device=steps.device)
+        self.steps, self.per_epoch = _fresh(steps), _fresh(per_epoch)
+        self.s = torch.zeros(1, dtype=torch.int64, device=steps.device)
+        self.losses = torch.zeros(capacity, k, device=steps.device)
+        self.graphs: Cache[Captured] = Cache(48)
+
+    def load(self, content: tuple[Any, ...]) -> None:
+        c, state, batches, steps, per_epoch = content
+        n = len(batches.rows)
+        tree_map(lambda old, new: old.copy_(new), (self.c, self.state), (c, state))
+        self.rows[:n].copy_(batches.rows)
+        if self.mask is not None:
+            self.mask[:n].copy_(batches.mask)
+        self.steps.copy_(steps)
+        self.per_epoch.copy_(per_epoch)
+        self.s.zero_()
+
+    def take(self, c: Client, params: Tensor, width: int) -> None:
+        """Takes over what epoch hooks changed."""
+        self.c.params[:width].copy_(params)
+        new = (c.trained, c.own, {name: c.notes[name] for name in self.c.notes})
+        tree_map(lambda old, fresh: old.copy_(fresh), (self.c.trained, self.c.own, self.c.notes), new)
+
+    def snapshot(self) -> Callable[[], Any]:
+        """Remembers the moving buffers; the returned function puts them back (capturing runs the step for real)."""
+        moving = (self.c.params, self.state, self.s, self.losses)
+        saved = tree_map(lambda leaf: leaf.clone(), moving)
+        return lambda: tree_map(lambda old, new: old.copy_(new), moving, saved)
+
+
+def _fresh(leaf: Tensor) -> Tensor:
+    return torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device).copy_(leaf)
+
+
+def _cloned(tree: Tree) -> Tree:
+    return tree_map(lambda leaf: leaf.clone(), tree)
+
+
+def _dims(c: Client, shared: Shared) -> Client:
+    """Which leaves of stacked clients have a client axis."""
+    start, down = (None if shared.start else 0), (None if shared.down else 0)
+    facts = Facts(*([0] * len(Facts._fields)))  # type: ignore[arg-type]
+    return Client(0, start, 0, facts, 0, 0, 0, down, 0, 0, down, c.net)  # type: ignore[arg-type]
+
+
+def _first(c: Client, width: int, shared: Shared) -> Client:
+    """The first ``width`` of stacked clients."""
+
+    def cut(tree: Any) -> Any:
+        return tree_map(lambda leaf: leaf[:width], tree)
+
+    return Client(
+        params=c.params[:width],
+        start=c.start if shared.start else c.start[:width],
+        trained=c.trained[:width],
+        facts=cut(c.facts),
+        key=c.key[:width],
+        epoch=c.epoch[:width],
+        loss=c.loss[:width],
+        down=c.down if shared.down else cut(c.down),
+        own=cut(c.own),
+        notes=cut(c.notes),
+        dials=c.dials if shared.down else cut(c.dials),
+        net=c.net,
+    )
+
+
+def _window_mean(losses: Tensor, window: Tensor, end: Tensor) -> Tensor:
+    """Mean of losses [S, K] over the ``window`` steps before step ``end``: [K]."""
+    s = torch.arange(len(losses), device=losses.device)[:, None]
+    inside = (s < end) & (s >= end - window)
+    return torch.where(inside, losses, 0.0).sum(0) / inside.sum(0).clamp_min(1)
+
+
+def _pick(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("device=cuda was asked for, but torch finds no CUDA device; use device=cpu.")
+    return device
+
+
+def _moved(data: FederatedData, device: torch.device) -> FederatedData:
+    """The data with its training samples on a device."""
+    dataset = data.dataset
+    return replace(data, dataset=replace(dataset, x=dataset.x.to(device), y=dataset.y.to(device)))
+
+
+@EXECUTORS.add("batched", hidden=("training", "data", "workers", "device"))
+def make_batched(training: Training, data: FederatedData, workers: int, device: str = "auto") -> Batched:
+    """Many clients as one computation; on a GPU replayed as CUDA graphs."""
+    return Batched(training, data, device)
