@@ -72,16 +72,16 @@ RULES: dict[type[nn.Module], Any] = {
 }
 """``rule(module, units before it, whether it is the last, its name) -> widths per tensor, units after it``."""
 
-_known: WeakKeyDictionary[Network, Tensor] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Network, dict[torch.device, Tensor]] = WeakKeyDictionary()
 
 
 def first_width(net: Network, device: torch.device | str = "cpu") -> Tensor:
     """The width at which each parameter appears: [P], float32 in [0, 1). Networks whose layers form one chain only."""
-    if net not in _known:
-        _known[net] = _walk(net)
-    if _known[net].device != torch.device(device):
-        _known[net] = _known[net].to(device)
-    return _known[net]
+    tables = _known.setdefault(net, {})
+    place = torch.device(device)
+    if place not in tables:
+        tables[place] = _walk(net).to(place)
+    return tables[place]
 
 
 def _walk(net: Network) -> Tensor:
@@ -116,3 +116,9 @@ def layer_shares(net: Network, width: float) -> Tensor:
     """The share of each layer's parameters that the network of that width has: [L]."""
     mask = mask_of(net, torch.tensor(width))
     return net.layout.per_layer_sum(mask) / net.layout.layer_sizes
+
+
+def scalable(net: Network) -> list[bool]:
+    """Which layers are hidden ones whose outputs scale with their weights (linear, convolution): [L]."""
+    modules = [(layer.name, net.module.get_submodule(layer.name)) for layer in net.layout.layers]
+    return [name != net.head and isinstance(module, nn.Linear | nn.Conv2d) for name, module in modules]
