@@ -17,7 +17,16 @@ from motley.core.errors import RecipeError, UnknownNameError
 RECIPES = Path(__file__).parent.parent / "recipes"
 
 # What decides how a run is carried out, but not what comes out of it.
-WITHOUT_EFFECT = ("name", "summary", "executor", "workers", "device", "checkpoint_seconds", "state_memory_mb")
+WITHOUT_EFFECT = (
+    "name",
+    "summary",
+    "executor",
+    "workers",
+    "device",
+    "checkpoint_seconds",
+    "state_memory_mb",
+    "diagnostics",
+)
 
 
 class Recipe(BaseModel):
@@ -51,6 +60,7 @@ class Recipe(BaseModel):
     on_bad_update: Literal["stop", "drop"] = "stop"
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations; the last is always evaluated")
     seed: int = Field(0, ge=0)
+    diagnostics: bool = Field(False, description="also measure the final model on every client's own samples")
 
     executor: str = "auto"
     workers: int = Field(0, ge=0, description="processes of the pool; 0: as many as cores")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from motley.run.charges import profiled
 from motley.run.evaluation import Scores, evaluate
 from motley.run.executors import EXECUTORS, Executor
 from motley.run.experiment import Experiment, initial_params, prepare
+from motley.run.fairness import participation, service
 from motley.run.federation import Schedule, SimulatedFederation, Tally
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
@@ -149,6 +151,7 @@ class Run:
             macro_f1=scores.macro_f1 if scores else None,
             auc=scores.auc if scores else None,
             staleness=tally.stale,
+            extra=_ends(tally),
         )
         self.records.append(record)
         if self.folder is not None:
@@ -163,6 +166,19 @@ class Run:
         if self._checkpoints is not None:
             checkpoint.save(self.fed, self._checkpoints, {"wall": self.wall, "motley": motley.__version__})
             self._saved = time.perf_counter()
+
+    def _diagnostics(self) -> dict[str, Any]:
+        e, fed = self.experiment, self.fed
+        tasks = sum(record.participants for record in self.records)
+        ages = Counter(age for record in self.records for age in record.staleness)
+        found: dict[str, Any] = {"fairness": participation(fed.chosen, fed.heard, e.fleet.flops)}
+        for name in ("stragglers", "dropouts"):
+            found[f"{name}_rate"] = sum(record.extra.get(name, 0) for record in self.records) / max(1, tasks)
+        if ages:
+            found["staleness"] = {str(age): ages[age] for age in sorted(ages)}
+        if self.recipe.diagnostics:
+            found["fairness"].update(service(e.net, fed.weights.value, e.data))
+        return found
 
     def _finish(self) -> Result:
         measured = [record for record in self.records if record.accuracy is not None]
@@ -182,10 +198,17 @@ class Run:
             "seed": self.recipe.seed,
             "wall_s": round(self.wall, 3),
             "executor": self.executor.name,
+            **self._diagnostics(),
         }
         if self.folder is not None:
             write_json(self.folder / "summary.json", summary)
         return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary)
+
+
+def _ends(tally: Tally) -> dict[str, int]:
+    """How many clients sent less than was asked for, and how many of these nothing."""
+    counts = {"concluded": tally.concluded, "stragglers": tally.stragglers, "dropouts": tally.dropouts}
+    return counts if tally.stragglers else {}
 
 
 async def _drive(protocol: str, fed: Federation) -> None:
