@@ -34,7 +34,7 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     flights, shared = _flights(fed)
     tensors.update(shared)
     name = f"state-{fed.round:06d}.safetensors"
-    digest = write_tensors(folder / name, tensors)
+    digest = write_tensors(folder / name, _apart(tensors))
     content = {
         "version": VERSION,
         "round": fed.round,
@@ -54,11 +54,22 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     fed.store.drop_unused()
 
 
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, none sharing memory with another (parts may send down their very state)."""
+    seen: set[int] = set()
+    made: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        made[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return made
+
+
 def _flights(fed: SimulatedFederation) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """Tasks in the air: their numbers as JSON, and the models and trees they share as tensors, each once."""
     rows: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
-    seen: dict[int, str] = {}
+    seen = {id(fed.weights.value): "weights"}
 
     def share(kind: str, thing: Any, tree: Any) -> str:
         if id(thing) not in seen:
