@@ -1,3 +1,84 @@
-"""Motley: federated learning where clients are nothing alike."""
+"""Motley: federated learning where clients are nothing alike.
+
+>>> import motley
+>>> result = motley.run("digits", rounds=2)
+>>> result.summary["rounds"]
+2
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+# Where each public name lives; they are imported when first used, so that the command answers quickly.
+_HOMES = {
+    "ConflictError": "motley.core.errors",
+    "Dataset": "motley.data.dataset",
+    "FederatedData": "motley.data.federated",
+    "InputError": "motley.core.errors",
+    "Method": "motley.core.part",
+    "MotleyError": "motley.core.errors",
+    "Network": "motley.core.network",
+    "Part": "motley.core.part",
+    "Recipe": "motley.run.recipe",
+    "Result": "motley.run.runner",
+    "TrainingError": "motley.core.errors",
+    "compose": "motley.core.part",
+    "load_recipe": "motley.run.recipe",
+    "part": "motley.core.part",
+    "resume": "motley.run.runner",
+    "train": "motley.run.training",
+}
+_PACKAGES = ("methods", "parts", "run")
+
+__all__ = [
+    "ConflictError",
+    "Dataset",
+    "FederatedData",
+    "InputError",
+    "Method",
+    "MotleyError",
+    "Network",
+    "Part",
+    "Recipe",
+    "Result",
+    "TrainingError",
+    "__version__",
+    "compose",
+    "load_recipe",
+    "methods",
+    "part",
+    "parts",
+    "resume",
+    "run",
+    "train",
+]
+
+if TYPE_CHECKING:
+    from motley import methods, parts
+    from motley.core.errors import ConflictError, InputError, MotleyError, TrainingError
+    from motley.core.network import Network
+    from motley.core.part import Method, Part, compose, part
+    from motley.data.dataset import Dataset
+    from motley.data.federated import FederatedData
+    from motley.run.recipe import Recipe
+    from motley.run.recipe import load as load_recipe
+    from motley.run.runner import Result, resume, run
+    from motley.run.training import train
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"motley.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'motley' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), "load" if name == "load_recipe" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

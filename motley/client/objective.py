@@ -26,8 +26,8 @@ def dynamic_regulariser(alpha: float = 0.01) -> Part:
     """Aligns local optima with the global one by a linear and a proximal term (FedDyn, Acar et al., Algorithm 1).
 
     Client: ``loss - <h_k, w> + (alpha / 2) * ||w - w_t||^2``, then ``h_k = h_k - alpha * (w_k - w_t)``.
-    Server: ``h = h - (alpha / N) * sum_k (w_k - w_t)``; next model ``plain_mean(w_k) - h / alpha``.
-    The published algorithm averages the arrived models without weights; so does this.
+    Server: ``h = h - (alpha / N) * sum_k (w_k - w_t)``; next model ``mean(w_k) - h / alpha``.
+    The published algorithm averages the arrived models without weights: compose it with `plain_mean`.
     """
     name = "dynamic_regulariser"
 
@@ -43,11 +43,8 @@ def dynamic_regulariser(alpha: float = 0.01) -> Part:
     def init(setting: Setting) -> Tree:
         return {"h": torch.zeros_like(setting.params), "n_clients": torch.tensor(float(setting.n_clients))}
 
-    def weigh(s: Tree, rnd: Round, updates: Updates) -> Tensor:
-        return 1.0 / updates.n
-
     def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
         h = s["h"] - alpha / s["n_clients"] * updates.delta.sum(0)
         return new - h / alpha, {**s, "h": h}
 
-    return Part(init=init, keep=keep, penalty=penalty, report=report, weigh=weigh, step=step)
+    return Part(init=init, keep=keep, penalty=penalty, report=report, step=step)

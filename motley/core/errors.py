@@ -58,3 +58,7 @@ class UnknownNameError(InputError):
         hint = f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(names) or 'none'}."
         super().__init__(f"There is no {kind} named '{name}'; {hint}")
         self.suggestion = close[0] if close else None
+        self._given = (kind, name, names)
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
+        return type(self), self._given

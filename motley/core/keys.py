@@ -64,7 +64,8 @@ class Key:
 
     @classmethod
     def root(cls, seed: int) -> Key:
-        return cls(_mix_int((seed + _GOLDEN) & _MASK))
+        # Folded once more: otherwise root(s).fold(s) would be the same key for every s.
+        return cls(_mix_int((seed + _GOLDEN) & _MASK)).fold("root")
 
     def fold(self, *words: str | int) -> Key:
         """The key for a purpose: ``root.fold("batches", round, client)``."""

@@ -30,37 +30,37 @@ class Network:
         order: tuple[str, ...] | None = None,
     ) -> None:
         self.module = module
-        self.layout = Layout.of(module, order or getattr(module, "order", None))
+        self.layout = Layout.of(module, order or _names(module, "order"))
         if not self.layout.layers:
             raise DataError(f"The model {type(module).__name__} has no parameters to train.")
         _refuse_running_statistics(module)
+        _refuse_dropout(module)
         self.head = head or getattr(module, "head_name", None) or _last_linear(module)
-        names = classifier or getattr(module, "classifier", None) or (self.head,)
+        names = classifier or _names(module, "classifier") or (self.head,)
         known = {layer.name for layer in self.layout.layers}
         for name in (*names, self.head):
             if name not in known:
                 raise DataError(f"The model has no layer '{name}'; its layers are {', '.join(sorted(known))}.")
         self.classifier_layers = tuple(sorted(self.layout.index(name) for name in names))
-        head_layer = self.layout.layers[self.layout.index(self.head)]
-        self._head_slots = [slot for slot in self.layout.slots if slot.layer == head_layer.order]
         self._wire()
 
     def _wire(self) -> None:
-        places: dict[str, list[tuple[dict[str, Any], str]]] = {slot.name: [] for slot in self.layout.slots}
-        by_identity = {id(p): name for name, p in self.module.named_parameters()}
+        slot_of = {id(self.module.get_parameter(slot.name)): i for i, slot in enumerate(self.layout.slots)}
+        self._places: list[list[tuple[dict[str, Any], str]]] = [[] for _ in self.layout.slots]
         for owner in self.module.modules():
             for key, parameter in owner._parameters.items():
-                if parameter is not None:
-                    places[by_identity[id(parameter)]].append((owner._parameters, key))
-        self._places = [places[slot.name] for slot in self.layout.slots]
+                if parameter is not None:  # tied weights have several places
+                    self._places[slot_of[id(parameter)]].append((owner._parameters, key))
         head = self.module.get_submodule(self.head)
         self._head_module = head
+        pieces = [head._parameters.get("weight"), head._parameters.get("bias")]
+        self._head_slots = [self.layout.slots[slot_of[id(piece)]] for piece in pieces if piece is not None]
         self._split = callable(getattr(self.module, "features", None)) and not isinstance(
             getattr(self.module, "features", None), nn.Module
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = {"_places", "_head_module"}
+        hidden = {"_places", "_head_module", "_head_slots"}
         return {key: value for key, value in self.__dict__.items() if key not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class Network:
 
     def initial(self) -> Tensor:
         """The module's own weights as a flat vector [P]."""
-        named = {name: p.detach() for name, p in self.module.named_parameters()}
+        named = {slot.name: self.module.get_parameter(slot.name).detach() for slot in self.layout.slots}
         return self.layout.flatten(named).clone()
 
     def __call__(self, flat: Tensor, x: Tensor) -> Output:
@@ -116,6 +116,11 @@ class Network:
             logits = self.module(x)
         finally:
             hook.remove()
+        if not caught:
+            raise DataError(
+                f"The model {type(self.module).__name__} does not use its layer '{self.head}'; "
+                "name its last layer: Network(module, head='...')."
+            )
         return Output(caught[-1], logits)
 
     def features(self, flat: Tensor, x: Tensor) -> Tensor:
@@ -126,6 +131,13 @@ class Network:
         """The last linear layer alone: logits of given features."""
         pieces = [flat[slot.start : slot.stop].view(slot.shape) for slot in self._head_slots]
         return nn.functional.linear(features, *pieces)
+
+
+def _names(module: nn.Module, attribute: str) -> tuple[str, ...] | None:
+    """Layer names that a module carries; an attribute of that name that is something else is not meant for us."""
+    found = getattr(module, attribute, None)
+    good = isinstance(found, list | tuple) and all(isinstance(name, str) for name in found)
+    return tuple(found) if good and found else None
 
 
 def _last_linear(module: nn.Module) -> str:
@@ -144,4 +156,14 @@ def _refuse_running_statistics(module: nn.Module) -> None:
             raise DataError(
                 f"Layer '{name}' keeps running statistics, which cannot be trained client by client; "
                 "use nn.GroupNorm, or track_running_stats=False."
+            )
+
+
+def _refuse_dropout(module: nn.Module) -> None:
+    for name, m in module.named_modules():
+        share = m.p if isinstance(m, nn.modules.dropout._DropoutNd) else getattr(m, "dropout", 0.0)
+        if m.training and isinstance(share, float) and share > 0:
+            raise DataError(
+                f"Layer '{name}' drops units at random from a global generator, which no other engine can repeat; "
+                "remove the dropout, or switch it off with module.eval()."
             )

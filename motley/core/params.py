@@ -9,6 +9,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from motley.core.errors import DataError
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -54,6 +56,11 @@ class Layout:
         """The layout of a module; ``order`` names its layers in forward order where registration order is not it."""
         owned = {name: m for name, m in module.named_modules() if any(True for _ in m.parameters(recurse=False))}
         names = list(order) if order is not None else list(owned)
+        if sorted(names) != sorted(owned):
+            raise DataError(
+                f"The order names the layers {', '.join(names) or 'none'}, but it must name each layer of the model "
+                f"once: {', '.join(sorted(owned))}."
+            )
         slots: list[Slot] = []
         layers: list[Layer] = []
         position = 0
@@ -106,7 +113,8 @@ class Layout:
 
     def tensors(self, flat: Tensor) -> list[Tensor]:
         """Views of one flat vector [P] in slot order (one `split`, so its gradient is one `cat`)."""
-        return [piece.view(shape) for piece, shape in zip(torch.split(flat, self._sizes), self._shapes, strict=True)]
+        pieces = flat.split_with_sizes(self._sizes)
+        return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
 
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views of one flat vector [P]."""

@@ -32,11 +32,19 @@ class Scaling:
 
 
 @dataclass(frozen=True)
+class Tokens(Scaling):
+    """Tokens stored in a small type, as the int64 that an embedding takes."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.to(torch.int64)
+
+
+@dataclass(frozen=True)
 class Dataset:
-    """Training and test samples. ``inputs`` gives what the network takes; tokens (int64) pass as they are."""
+    """Training and test samples. ``inputs`` gives what the network takes (float32, tokens as int64)."""
 
     name: str
-    x: Tensor  # [N, ...] uint8, float32 or int64 (tokens)
+    x: Tensor  # [N, ...] in the smallest type that holds it
     y: Tensor  # [N] int64
     test_x: Tensor
     test_y: Tensor

@@ -13,12 +13,23 @@ from motley.core.errors import InputError
 from motley.core.registry import Registry, parse
 from motley.data.dataset import Dataset
 from motley.data.files import VARIABLE
-from motley.data.sources import images, synthetic
+from motley.data.sources import images, synthetic, tables, text
 
 DATASETS: Registry[Dataset] = Registry("data set")
 """Factories of data sets; add your own with ``@DATASETS.add()``."""
 
-for _factory in (images.digits, images.mnist, images.fashion_mnist, images.cifar10, synthetic.synthetic):
+for _factory in (
+    images.digits,
+    images.mnist,
+    images.fashion_mnist,
+    images.cifar10,
+    images.emnist,
+    synthetic.synthetic,
+    tables.covertype,
+    tables.eicu,
+    text.shakespeare,
+    text.sent140,
+):
     DATASETS.add()(_factory)
 
 

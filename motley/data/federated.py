@@ -58,7 +58,9 @@ class Partition:
 class ClientTransform(Protocol):
     """A change of one client's samples (feature skew, concept shift, own standardisation), pure and vectorised.
 
-    ``clients`` [B] says whose sample each row is; inputs are as the network takes them.
+    ``clients`` [B] says whose sample each row is; inputs are as the network takes them. A transform that changes labels
+    has ``moves_labels = True``. One that must know which training sample each row is (to draw the same noise every
+    time) has ``by_row = True`` and gets the samples' numbers [B] as a fourth argument.
     """
 
     def __call__(self, x: Tensor, y: Tensor, clients: Tensor) -> tuple[Tensor, Tensor]: ...
@@ -105,7 +107,8 @@ class FederatedData:
         x = self.dataset.inputs(self.dataset.x[rows])
         y = self.dataset.y[rows]
         for transform in self.transforms:
-            x, y = transform(x, y, clients)
+            given = (x, y, clients, rows) if getattr(transform, "by_row", False) else (x, y, clients)
+            x, y = transform(*given)
         return x, y
 
     def client(self, client: int) -> Data:

@@ -41,8 +41,11 @@ def need(name: str, dataset: str, source: str) -> Path:
     return path
 
 
-def fetch(name: str, url: str, md5: str, dataset: str) -> Path:
-    """The file of that relative name, downloaded once from its original source and checked against its checksum."""
+def fetch(name: str, url: str, checksum: str, dataset: str) -> Path:
+    """The file of that relative name, downloaded once from its original source and checked.
+
+    ``checksum`` is an MD5, or another with its name in front (``sha256:...``).
+    """
     here = find(name)
     if here is not None:
         return here
@@ -54,9 +57,10 @@ def fetch(name: str, url: str, md5: str, dataset: str) -> Path:
             "pip install 'motley-fl[data]'."
         ) from None
     target = cache_directory() / name
+    known = checksum if ":" in checksum else f"md5:{checksum}"
     try:
         pooch.get_logger().setLevel("WARNING")
-        pooch.retrieve(url, known_hash=f"md5:{md5}", fname=target.name, path=target.parent, progressbar=False)
+        pooch.retrieve(url, known_hash=known, fname=target.name, path=target.parent, progressbar=False)
     except Exception as error:  # pooch passes on whatever its downloaders raise
         raise DataError(
             f"The data set '{dataset}' is not in {_places()} and could not be downloaded from {url} "

@@ -9,22 +9,43 @@ from __future__ import annotations
 from motley.core.errors import PartitionError
 from motley.core.keys import Key
 from motley.core.registry import Registry, parse
+from motley.data import qp
 from motley.data.dataset import Dataset
 from motley.data.federated import Partition
-from motley.data.partitions import labels
+from motley.data.partitions import labels, natural, overlap, sizes
+from motley.data.partitions.flower import translate
 
 PARTITIONS: Registry[Partition] = Registry("partition")
 """Factories of partitions; add your own with ``@PARTITIONS.add(hidden=HIDDEN)``."""
 HIDDEN = ("dataset", "clients", "key")
 
-for _factory in (labels.iid, labels.classes, labels.dirichlet):
+for _factory in (
+    labels.iid,
+    labels.classes,
+    labels.dirichlet,
+    labels.inner_dirichlet,
+    labels.major_minor,
+    labels.shards,
+    overlap.drawn,
+    overlap.clustered,
+    sizes.size_skew,
+    sizes.power_law,
+    sizes.size,
+    sizes.linear,
+    sizes.square,
+    sizes.exponential,
+    natural.natural,
+    qp.radfed,
+):
     PARTITIONS.add(hidden=HIDDEN)(_factory)
 
 
 def make_partition(spec: str, dataset: Dataset, clients: int | None, key: Key) -> Partition:
-    """A partition from its short form, for example ``dirichlet(alpha=0.1)``."""
+    """A partition from its short form, for example ``dirichlet(alpha=0.1)``; names of flwr-datasets work too."""
     calls = parse(spec, "partition")
     if len(calls) != 1:
         raise PartitionError(f"A run has one partition, but '{spec}' names {len(calls)}.")
     call = calls[0]
+    if call.name not in PARTITIONS or not set(call.arguments) <= set(PARTITIONS[call.name].parameters):
+        call, clients = translate(call, clients)
     return PARTITIONS.make(call.name, dataset, clients, key.fold("partition", call.name), **call.arguments)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from motley.core.errors import InputError
 from motley.core.keys import Key
-from motley.core.registry import Call, Registry, parse
+from motley.core.registry import Registry, parse
 from motley.fleet.fleet import Fleet
 
 FLEETS: Registry[Fleet] = Registry("fleet layer")
@@ -33,9 +33,20 @@ def layer(factory: Callable[..., Fleet]) -> Callable[..., Fleet]:
         before = sum(done == name or done.startswith(f"{name}(") for done in fleet.layers)
         bound = signature.bind(fleet, key.fold(name, before), **arguments)
         made = factory(*bound.args, **bound.kwargs)
-        return made.with_(layers=(*made.layers, str(Call(name, arguments))))
+        return made.with_(layers=(*made.layers, _written(name, arguments)))
 
     return FLEETS.add(hidden=("fleet", "key"))(make)
+
+
+def _written(name: str, arguments: dict[str, Any]) -> str:
+    """A layer as a person would write it: 1e7, not 10000000.0."""
+    inner = ", ".join(f"{key}={_brief(value)}" for key, value in arguments.items())
+    return f"{name}({inner})" if inner else name
+
+
+def _brief(value: Any) -> str:
+    short = f"{value:g}" if isinstance(value, float) else repr(value)
+    return short.replace("e+0", "e") if isinstance(value, float) and float(short) == value else repr(value)
 
 
 def preset(factory: Callable[..., Fleet]) -> Callable[..., Fleet]:

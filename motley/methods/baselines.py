@@ -33,7 +33,7 @@ def scaffold() -> Method:
 @METHODS.add()
 def feddyn(alpha: float = 0.01) -> Method:
     """Dynamic regularisation (Acar et al. 2021)."""
-    return compose(dynamic_regulariser(alpha=alpha), name="feddyn")
+    return compose(dynamic_regulariser(alpha=alpha), plain_mean(), name="feddyn")
 
 
 @METHODS.add()

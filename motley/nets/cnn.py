@@ -57,9 +57,12 @@ class ConvNet(Split):
 
     def features(self, x: Tensor) -> Tensor:
         for i, pool in enumerate(self.pools, 1):
-            x = F.leaky_relu(self.get_submodule(f"conv{i}")(x), self.slope)
+            x = self.get_submodule(f"conv{i}")(x)
             if pool:
-                x = max_pool(x)
+                x = max_pool(
+                    x
+                )  # before the activation, which keeps the order of values: the same, on a quarter of them
+            x = F.leaky_relu(x, self.slope)
         h = x.flatten(1)
         for i in range(1, self.n_hidden + 1):
             h = F.leaky_relu(self.get_submodule(f"fc{i}")(h), self.slope)

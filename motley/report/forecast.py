@@ -19,6 +19,8 @@ from motley.fleet.fleet import Fates, Fleet
 from motley.fleet.timing import task_timing
 
 _WAIT = 60.0  # seconds until the server looks again when nobody is there, as in a simulated run
+_LOOKS = 100_000_000  # how often it is asked whether a client is there, at most
+_FEWEST = 50  # rounds that are rehearsed however many clients there are
 _CLIENT_ROUNDS = 20_000_000  # how many (client, round) pairs the rates are taken from, at most
 
 Array = NDArray[np.float64]
@@ -57,6 +59,7 @@ class Forecast:
     task_times: Array  # seconds of sampled tasks
     stages: dict[str, float]  # mean share of a task's seconds: download, compute, upload, delay
     outlooks: tuple[Outlook, ...]
+    rounds: int  # rehearsed, also those in which nobody was there
     cohorts: tuple[NDArray[np.int64], ...]  # ids drawn in each rehearsed round
 
     @property
@@ -143,8 +146,9 @@ class _Rates:
 
 
 def forecast(fleet: Fleet, work: Work, *, cohort: int, rounds: int, key: Key) -> Forecast:
-    """Rehearses rounds of uniform cohorts on a fleet."""
+    """Rehearses rounds of uniform cohorts on a fleet; fewer than asked for where clients are very many."""
     _check(fleet, work, cohort, rounds)
+    rounds = min(rounds, max(_FEWEST, _LOOKS // fleet.n_clients))
     rates = _Rates(fleet.n_clients)
     every = max(1, -(-rounds * fleet.n_clients // _CLIENT_ROUNDS))  # a large population is looked at now and then
     played: list[_Tasks] = []
@@ -155,7 +159,7 @@ def forecast(fleet: Fleet, work: Work, *, cohort: int, rounds: int, key: Key) ->
         if tasks is not None:
             played.append(tasks)
             cohorts.append(ids)
-    return _summarise(fleet, work, rates, played, tuple(cohorts))
+    return _summarise(fleet, work, rates, played, tuple(cohorts), rounds)
 
 
 def _play(
@@ -178,11 +182,16 @@ def _play(
 
 
 def _summarise(
-    fleet: Fleet, work: Work, rates: _Rates, played: list[_Tasks], cohorts: tuple[NDArray[np.int64], ...]
+    fleet: Fleet,
+    work: Work,
+    rates: _Rates,
+    played: list[_Tasks],
+    cohorts: tuple[NDArray[np.int64], ...],
+    rounds: int,
 ) -> Forecast:
     if not played:
         raise InputError(
-            f"In none of the {rates.rounds} rounds looked at is any of the {fleet.n_clients} clients there; "
+            f"In none of the {rounds} rounds looked at is any of the {fleet.n_clients} clients there; "
             "choose a fleet in which clients can be reached."
         )
     population = rates.rounds * fleet.n_clients
@@ -199,6 +208,7 @@ def _summarise(
         task_times=seconds,
         stages=dict(zip(("download", "compute", "upload", "delay"), (stages / stages.sum()).tolist(), strict=True)),
         outlooks=tuple(_outlooks(work, played, seconds)),
+        rounds=rounds,
         cohorts=cohorts,
     )
 

@@ -20,10 +20,11 @@ from motley.core.trees import from_named, to_named
 from motley.fleet.fleet import Fate
 from motley.protocol.federation import Weights
 from motley.run.charges import Ticket
-from motley.run.federation import SimulatedFederation
+from motley.run.federation import Aloft, SimulatedFederation
 from motley.run.files import sha256_of, write_json, write_tensors
 
 VERSION = 1
+_KEYS = ("round", "now", "state", "sha256", "clients", "flights", "upload_bytes", "wall")
 
 
 def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
@@ -77,7 +78,9 @@ def _flights(fed: SimulatedFederation) -> tuple[list[dict[str, Any]], dict[str, 
             tensors.update(to_named(tree, seen[id(thing)]))
         return seen[id(thing)]
 
-    for ticket, finish in fed.tickets():
+    for one in fed.aloft():
+        ticket = one.ticket
+        affordable, lost, delay, delay_rounds = ticket.fate
         rows.append(
             {
                 "client": ticket.client,
@@ -86,8 +89,8 @@ def _flights(fed: SimulatedFederation) -> tuple[list[dict[str, Any]], dict[str, 
                 "down": share("down", ticket.down, ticket.down),
                 "dials": share("dials", ticket.dials, ticket.dials),
                 "numbers": [ticket.assigned, ticket.floor, ticket.worked, ticket.done, ticket.lr, ticket.dispatched],
-                "fate": list(ticket.fate),
-                "finish": finish,
+                "fate": [float(affordable), bool(lost), float(delay), int(delay_rounds)],
+                "place": list(one[1:]),
             }
         )
     return rows, tensors
@@ -102,11 +105,18 @@ def read(folder: Path) -> dict[str, Any]:
         raise StateError(f"There is no checkpoint in {folder}; start the run anew with 'motley run'.") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise StateError(f"The checkpoint {path} is damaged: it is not valid JSON; start the run anew.") from None
+    except OSError as error:
+        raise StateError(f"The checkpoint {path} cannot be read: {error.strerror}.") from None
+    if not isinstance(content, dict):
+        raise StateError(f"The checkpoint {path} is damaged: it is not a table; start the run anew.")
     if content.get("version") != VERSION:
         raise StateError(
             f"The checkpoint in {folder} is of format {content.get('version')}, this Motley reads {VERSION}; "
             "use the version that made it, or start the run anew."
         )
+    missing = [key for key in _KEYS if key not in content]
+    if missing:
+        raise StateError(f"The checkpoint {path} is damaged: '{missing[0]}' is missing; start the run anew.")
     return content
 
 
@@ -135,7 +145,7 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
             trees[name] = named[name] if name in named else _below(named, name)
         return trees[name]
 
-    tickets = []
+    aloft = []
     for row in content["flights"]:
         assigned, floor, worked, done, lr, dispatched = row["numbers"]
         affordable, lost, delay, delay_rounds = row["fate"]
@@ -145,8 +155,8 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
             row["client"], row["round"], start, tree(row["down"]), dials,
             assigned, floor, worked, done, lr, dispatched, Fate(affordable, lost, delay, delay_rounds),
         )  # fmt: skip
-        tickets.append((ticket, row["finish"]))
-    fed.resume(content["round"], content["now"], tickets, content["upload_bytes"])
+        aloft.append(Aloft(ticket, *row["place"]))
+    fed.resume(content["round"], content["now"], aloft, content["upload_bytes"])
 
 
 def _below(named: dict[str, Tensor], prefix: str) -> Any:

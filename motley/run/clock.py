@@ -1,8 +1,9 @@
 """A virtual clock: an asyncio event loop in which waiting takes no time.
 
-Timers fire in the order of their time, and in the order of their making where times are equal; everything that is ready
-runs before time moves on. When nothing is ready, `on_idle` may produce work (the federation trains what has been
-dispatched, as one batch) before the clock jumps to the next timer.
+Timers fire in the order of their time; where times are equal, deliveries (`until`) come first in the order of dispatch,
+then other timers in the order of their making. Everything that is ready runs before time moves on. When nothing is
+ready, `on_idle` may produce work (the federation trains what has been dispatched, as one batch) before the clock jumps
+to the next timer.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def __init__(self, now: float = 0.0, on_idle: Callable[[], bool] | None = None) -> None:
         self._now = now
         self._ready: deque[events.Handle] = deque()
-        self._timers: list[tuple[float, int, events.TimerHandle]] = []
+        self._timers: list[tuple[float, bool, int, events.TimerHandle]] = []  # time, is it a timeout, order
         self._order = itertools.count()
         self._failure: BaseException | None = None
         self._running = False
-        self._spawned: set[asyncio.Task[None]] = set()
+        self._spawned: dict[asyncio.Task[None], Coroutine[Any, Any, None]] = {}
         self.on_idle = on_idle
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -54,11 +55,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def spawn(self, coro: Coroutine[Any, Any, None]) -> None:
         """Starts a task whose failure ends the run."""
         task = self.create_task(coro)
-        self._spawned.add(task)
+        self._spawned[task] = coro
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._spawned.discard(task)
+        self._spawned.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
 
@@ -70,7 +71,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         elif self.on_idle is not None and self.on_idle():
             return
         elif self._timers:
-            when, _, timer = heapq.heappop(self._timers)
+            when, _, _, timer = heapq.heappop(self._timers)
             if not timer.cancelled():
                 self._now = max(self._now, when)
                 self._ready.append(timer)
@@ -79,10 +80,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _discard(self) -> None:
         """Ends what is left (an interrupted run) without complaints about tasks that were never awaited."""
-        for handle in [*self._ready, *(timer for _, _, timer in self._timers)]:
+        for handle in [*self._ready, *(timer for *_, timer in self._timers)]:
             handle.cancel()
         self._ready.clear()
         self._timers.clear()
+        for coro in self._spawned.values():
+            coro.close()
+        self._spawned.clear()
 
     # ------------------------------------------------------------------ what asyncio asks of a loop
     def time(self) -> float:
@@ -119,11 +123,23 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> events.TimerHandle:
         timer = events.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, next(self._order), timer))
+        heapq.heappush(self._timers, (when, True, next(self._order), timer))
         return timer
+
+    async def until(self, when: float, order: int) -> None:
+        """Waits for exactly this moment, before all timeouts of the same moment; ``order`` decides between equals."""
+        reached: asyncio.Future[None] = self.create_future()
+        timer = events.TimerHandle(when, _reach, (reached,), self)
+        heapq.heappush(self._timers, (when, False, order, timer))
+        await reached
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
         """Cancelled timers stay in the heap and are passed over."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self._failure = context.get("exception") or TrainingError(str(context.get("message")))
+
+
+def _reach(moment: asyncio.Future[None]) -> None:
+    if not moment.done():
+        moment.set_result(None)

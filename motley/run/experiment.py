@@ -62,7 +62,7 @@ def prepare(
         method = compose(method, protocol=recipe.protocol, name=method.name)
     PROTOCOLS[method.protocol]
     if data is None:
-        data = _divide(recipe, load_dataset(recipe.data), key)
+        data = divide(recipe, load_dataset(recipe.data), key)
     dataset = data.dataset
     if net is None:
         net = build(recipe.model, dataset.input_shape, dataset.n_classes, dataset.vocabulary, key.fold("init"))
@@ -74,7 +74,8 @@ def prepare(
     return Experiment(recipe, data, fleet, method, training, cost_of(net, dataset.inputs(dataset.x[:1])), key)
 
 
-def _divide(recipe: Recipe, dataset: Dataset, key: Key) -> FederatedData:
+def divide(recipe: Recipe, dataset: Dataset, key: Key) -> FederatedData:
+    """A data set divided among clients as the recipe says."""
     partition = make_partition(recipe.partition, dataset, recipe.clients, key.fold("partition"))
     return FederatedData(dataset, partition)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from motley.core.network import Network
 from motley.data.federated import FederatedData
+from motley.run.diagnostics import DIAGNOSTICS, Moment
 
 
 def jain_index(counts: ArrayLike) -> float:
@@ -56,9 +57,12 @@ def client_accuracies(net: Network, params: Tensor, data: FederatedData, batch_s
     return np.bincount(owner, np.concatenate(hits), minlength=data.n_clients) / data.sizes
 
 
-def service(net: Network, params: Tensor, data: FederatedData) -> dict[str, float]:
-    """How evenly a model serves clients: mean, deviation and worst decile of accuracy on their own samples."""
-    accuracy = client_accuracies(net, params, data)
+@DIAGNOSTICS.add(hidden=("moment",))
+def service(moment: Moment) -> dict[str, float]:
+    """How evenly the model serves clients: mean, deviation and worst decile of accuracy on their own samples."""
+    if moment.scores is None:
+        return {}
+    accuracy = client_accuracies(moment.experiment.net, moment.params, moment.experiment.data)
     return {
         "client_accuracy": float(accuracy.mean()),
         "client_accuracy_deviation": float(accuracy.std()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+import math
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -68,12 +68,22 @@ class Event(NamedTuple):
     round: int
 
 
+class Aloft(NamedTuple):
+    """A flight as a checkpoint holds it; `held` and `landed` are its places in those queues, if it is there."""
+
+    ticket: Ticket
+    finish: float | None
+    held: int | None = None
+    landed: int | None = None
+    landed_at: float | None = None
+
+
 class Flying:
     """A flight on the virtual clock."""
 
     def __init__(self, ticket: Ticket, loop: VirtualLoop, number: int) -> None:
-        self.number = number  # in order of dispatch
         self.ticket = ticket
+        self.number = number  # counts dispatches: the order of flights that finish at the same time
         self.client = ticket.client
         self.round = ticket.round
         self.outcome: Outcome | None = None
@@ -81,6 +91,7 @@ class Flying:
         self.settled: asyncio.Future[bool] = loop.create_future()  # True: arrived, False: lost or held back
         self.arrival: Arrival | None = None
         self.finish: float | None = None
+        self.landed_at: float | None = None
         self.given_up = False
         self.held = False  # its transmission is delayed; the device is free
 
@@ -128,11 +139,12 @@ class SimulatedFederation:
         self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
         self.round = 0
         self.tally = Tally()
+        self.merged: Updates | None = None  # what this round's last aggregation merged
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
-        self._held: list[tuple[int, asyncio.Future[None]]] = []  # delayed until a round begins
+        self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
+        self._launched = 0
         self._news: asyncio.Future[None] | None = None
-        self._numbers = itertools.count()
         self._ended: list[tuple[Ticket, bool]] = []  # tasks over since the last round's end, and whether they arrived
         self._choices = 0  # selections made in this round
         self.chosen = np.zeros(data.n_clients, np.int64)  # tasks each client was given
@@ -165,6 +177,7 @@ class SimulatedFederation:
     async def rounds(self) -> AsyncIterator[Round]:
         while self.round < self.schedule.rounds:
             self.round += 1
+            self.merged = None
             rnd = self._round()
             self._release()
             await asyncio.sleep(0)  # what was held back for this round settles now
@@ -213,7 +226,8 @@ class SimulatedFederation:
         ids = list(clients)
         wanted = torch.full((len(ids),), self.schedule.epochs)
         lr = self.schedule.lr * self.schedule.lr_decay ** (rnd.number - 1)
-        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)))
+        limited = torch.from_numpy(self.fleet.limited[ids].astype(np.float32))
+        plan = Plan(wanted, wanted.clone(), torch.full((len(ids),), lr), torch.zeros(len(ids)), limited)
         plan = self.server.plan(rnd, ids, plan)
         down, dials = self.server.send(rnd), self.server.dials(rnd)
         starts = list(weights) if weights is not None else [self.weights] * len(ids)
@@ -248,10 +262,10 @@ class SimulatedFederation:
         return arrivals
 
     async def arrivals(self, until: float | None = None, at_least: int = 0) -> list[Arrival]:
-        while True:
-            if until is None and (len(self._inbox) >= at_least or len(self._inbox) == len(self._air)):
-                break
-            if until is not None and (self.now >= until or (at_least and len(self._inbox) >= at_least)):
+        while not (at_least and len(self._inbox) >= at_least):
+            if until is None and len(self._inbox) + len(self._held) >= len(self._air):
+                break  # nothing more can come before the next round
+            if until is not None and self.now >= until:
                 break
             await self.news(until)
         return self.take()
@@ -266,7 +280,7 @@ class SimulatedFederation:
     def take(self, flights: Sequence[Flight] | None = None, at_most: int | None = None) -> list[Arrival]:
         wanted = None if flights is None else set(map(id, flights))
         ready = [flight for flight in self._inbox if wanted is None or id(flight) in wanted]
-        ready.sort(key=lambda flight: (flight.finish, flight.number))
+        ready.sort(key=lambda flight: (flight.landed_at, flight.number))
         return [self._take(flight) for flight in ready[:at_most]]
 
     def give_up(self, flights: Sequence[Flight]) -> None:
@@ -288,7 +302,7 @@ class SimulatedFederation:
         arrivals = self._sound(arrivals)
         if not arrivals:
             return
-        updates = self._updates(rnd, arrivals)
+        self.merged = updates = self._updates(rnd, arrivals)
         self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
         self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
@@ -302,46 +316,57 @@ class SimulatedFederation:
         await asyncio.sleep(seconds)
 
     # ------------------------------------------------------------------ what checkpoints need
-    def tickets(self) -> list[tuple[Ticket, float | None]]:
-        """Everything in the air with its finish time, in order of dispatch."""
-        return [(flight.ticket, flight.finish) for flight in self._air]
+    def aloft(self) -> list[Aloft]:
+        """Everything in the air, in order of dispatch."""
+        held = {flight.number: place for place, (flight, _) in enumerate(self._held)}
+        landed = {flight.number: place for place, flight in enumerate(self._inbox)}
+        return [Aloft(f.ticket, f.finish, held.get(f.number), landed.get(f.number), f.landed_at) for f in self._air]
 
-    def resume(
-        self, round_number: int, now: float, tickets: list[tuple[Ticket, float | None]], upload_bytes: list[int | None]
-    ) -> None:
+    def resume(self, round_number: int, now: float, aloft: list[Aloft], upload_bytes: list[int | None]) -> None:
         """Goes back to the end of a round, with these tasks in the air."""
         self.round = round_number
         self.charges.extra_bytes, self.charges.payload_bytes = upload_bytes
         self.loop = VirtualLoop(now, on_idle=self._train_waiting)  # type: ignore[abstract]
-        self._air.clear()
-        for ticket, finish in tickets:
-            self._launch(ticket, finish)
+        flights = [self._board(one.ticket) for one in aloft]
+        for one, flight in sorted(zip(aloft, flights, strict=True), key=lambda pair: pair[0].held or 0):
+            flight.finish, flight.landed_at = one.finish, one.landed_at
+            if one.landed is None:
+                self.loop.spawn(self._fly(flight, held=one.held is not None))
+        landed = [(one.landed, flight) for one, flight in zip(aloft, flights, strict=True) if one.landed is not None]
+        if landed:
+            self._train(self._untrained())
+        for _, flight in sorted(landed, key=lambda pair: pair[0]):
+            flight.arrival = self._arrival(flight)
+            self._inbox.append(flight)
+            _settle(flight, True)
 
     # ------------------------------------------------------------------ the life of a flight
-    def _launch(self, ticket: Ticket, finish: float | None = None) -> Flying:
-        flight = Flying(ticket, self.loop, next(self._numbers))
+    def _board(self, ticket: Ticket) -> Flying:
+        flight = Flying(ticket, self.loop, self._launched)
+        self._launched += 1
         self._air.append(flight)
-        self.loop.spawn(self._fly(flight, finish))
         return flight
 
-    async def _fly(self, flight: Flying, finish: float | None = None) -> None:
+    def _launch(self, ticket: Ticket) -> Flying:
+        flight = self._board(ticket)
+        self.loop.spawn(self._fly(flight))
+        return flight
+
+    async def _fly(self, flight: Flying, held: bool = False) -> None:
         ticket = flight.ticket
         silent = ticket.fate.lost or ticket.done <= 0
-        if finish is None:
+        if flight.finish is None:
             if not silent and self._needs_outcome_first:
                 await flight.computed  # trained with everything else in flight when the clock is idle
-            finish = ticket.dispatched + self.charges.duration(
-                ticket, flight.outcome.trained if flight.outcome else None
-            )
-        flight.finish = finish
-        if finish > self.now:
-            await self._until(finish)
-        if flight.given_up:
-            return
-        if ticket.fate.delay_rounds and ticket.round + ticket.fate.delay_rounds > self.round:
+            flight.finish = ticket.dispatched + self.charges.duration(ticket, _trained(flight))
+        if not held:
+            await self.loop.until(flight.finish, flight.number)
+            if flight.given_up:
+                return
+        if held or (not silent and ticket.round + ticket.fate.delay_rounds > self.round):
             await self._hold(flight)
-        if flight.given_up:
-            return
+            if flight.given_up:
+                return
         if silent:
             self.tally.lost += 1
             self._air.remove(flight)
@@ -351,34 +376,33 @@ class SimulatedFederation:
         else:
             if flight.outcome is None:
                 self._train(self._untrained())
-            flight.finish = max(finish, self.now)
             flight.arrival = self._land(flight)
             self._inbox.append(flight)
             self._note("arrive", ticket)
             _settle(flight, True)
-        _resolve(self._news)
-
-    async def _until(self, when: float) -> None:
-        """Sleeps to exactly that time, so that a run taken up again meets the same times."""
-        alarm: asyncio.Future[None] = self.loop.create_future()
-        self.loop.call_at(when, _resolve, alarm)
-        await alarm
+        self._tell()
 
     async def _hold(self, flight: Flying) -> None:
         """Delayed in transmission by whole rounds: waits until that round begins."""
         gate: asyncio.Future[None] = self.loop.create_future()
-        self._held.append((flight.ticket.round + flight.ticket.fate.delay_rounds, gate))
+        self._held.append((flight, gate))
         flight.held = True
         self._note("hold", flight.ticket)
         _settle(flight, False)
-        _resolve(self._news)
+        self._tell()
         await gate
 
     def _release(self) -> None:
-        for target, gate in self._held:
-            if target <= self.round:
-                _resolve(gate)
-        self._held = [(target, gate) for target, gate in self._held if target > self.round]
+        waiting, self._held = self._held, []
+        for flight, gate in waiting:
+            if flight.ticket.round + flight.ticket.fate.delay_rounds <= self.round:
+                gate.set_result(None)
+            else:
+                self._held.append((flight, gate))
+
+    def _tell(self) -> None:
+        """Wakes a protocol that waits for news."""
+        _resolve(self._news)
 
     @property
     def _needs_outcome_first(self) -> bool:
@@ -423,8 +447,13 @@ class SimulatedFederation:
 
     # ------------------------------------------------------------------ landing
     def _land(self, flight: Flying) -> Arrival:
+        flight.landed_at = self.now
+        return self._arrival(flight)
+
+    def _arrival(self, flight: Flying) -> Arrival:
         outcome, ticket = flight.outcome, flight.ticket
         assert outcome is not None
+        assert flight.landed_at is not None
         n = float(self._sizes[ticket.client])
         steps = n_steps(ticket.done, int(n), self.training.batch_size)
         return Arrival(
@@ -440,7 +469,7 @@ class SimulatedFederation:
             steps=steps,
             epochs=ticket.done,
             lr=ticket.lr,
-            duration=(flight.finish or self.now) - ticket.dispatched,
+            duration=flight.landed_at - ticket.dispatched,
             width=self.charges.width(ticket),
         )
 
@@ -453,13 +482,18 @@ class SimulatedFederation:
         self._end(flight, True)
         self.tally.arrived += 1
         self.tally.bytes_up += self.charges.upload_bytes(flight.ticket, arrival.trained)
-        self.tally.loss_sum += arrival.loss * arrival.n
-        self.tally.samples += arrival.n
+        if math.isfinite(arrival.loss) and bool(arrival.trained.any()):
+            self.tally.loss_sum += arrival.loss * arrival.n
+            self.tally.samples += arrival.n
         return arrival
 
     def _give_up(self, flight: Flying) -> None:
         flight.given_up = True
         self._air.remove(flight)
+        for held, gate in list(self._held):
+            if held is flight:
+                self._held.remove((held, gate))
+                gate.set_result(None)
         self.tally.late += 1
         self._end(flight, False)
         self._note("give up", flight.ticket)
@@ -497,6 +531,7 @@ class SimulatedFederation:
                     "lower the learning rate, or drop such updates with on_bad_update=drop."
                 )
             self.tally.lost += len(arrivals) - len(good)
+            self.tally.arrived -= len(arrivals) - len(good)
         return good
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
@@ -533,6 +568,10 @@ class SimulatedFederation:
         )
 
 
+def _trained(flight: Flying) -> Tensor | None:
+    return None if flight.outcome is None else flight.outcome.trained
+
+
 def _resolve(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
@@ -545,8 +584,9 @@ def _settle(flight: Flying, value: bool) -> None:
 
 def _work(epochs: float, floor: float, affordable: float, partial: bool) -> tuple[float, float]:
     """Epochs a device spends, and epochs whose result it sends (0: nothing)."""
-    if affordable >= epochs:
+    enough = affordable * (1 + 1e-6)  # plans are float32
+    if enough >= epochs:
         return epochs, epochs
-    if affordable >= floor > 0:
+    if enough >= floor:
         return affordable, affordable if partial else floor
-    return affordable, affordable if partial and affordable > 0 else 0.0
+    return affordable, 0.0

@@ -32,8 +32,15 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_tensors(path: Path, named: dict[str, Tensor]) -> str:
-    """Writes named tensors and returns the file's sha256."""
-    content = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in named.items()})
+    """Writes named tensors and returns the file's sha256. Tensors may share memory; each is written for itself."""
+    seen: set[int] = set()
+    whole: dict[str, Tensor] = {}
+    for name, tensor in named.items():
+        plain = tensor.detach().cpu().contiguous()
+        storage = plain.untyped_storage().data_ptr()
+        whole[name] = plain.clone() if storage in seen else plain
+        seen.add(storage)
+    content = safetensors.torch.save(whole)
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 

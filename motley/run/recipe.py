@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from motley.core.errors import RecipeError, UnknownNameError
 
@@ -59,14 +60,20 @@ class Recipe(BaseModel):
     deadline: float | None = Field(None, gt=0, description="seconds a round waits; late updates are given up")
     on_bad_update: Literal["stop", "drop"] = "stop"
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations; the last is always evaluated")
+    diagnostics: list[str] = Field(default_factory=list, description="also measured, such as diversity or per_class")
     seed: int = Field(0, ge=0)
-    diagnostics: bool = Field(False, description="also measure the final model on every client's own samples")
 
     executor: str = "auto"
     workers: int = Field(0, ge=0, description="processes of the pool; 0: as many as cores")
     device: str = Field("auto", description="auto, cpu or cuda")
     checkpoint_seconds: float = Field(20.0, ge=0, description="wall seconds between two checkpoints; 0: every round")
     state_memory_mb: float = Field(1024.0, gt=0, description="memory for what parts keep on clients; the rest on disk")
+
+    @field_validator("diagnostics", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        """``diversity,per_class`` on the command line is a list, too."""
+        return [name.strip(" []'\"") for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
     @property
     def identity(self) -> str:
@@ -82,23 +89,31 @@ class Recipe(BaseModel):
                 tables.extend(_table(key, value))
             elif value is not None:
                 rows.append(f"{key} = {_toml(value)}")
+            elif Recipe.model_fields[key].default is not None:
+                rows.append(f'{key} = "none"')  # TOML has no word for it
         return "\n".join([*rows, *tables]) + "\n"
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(inner) for inner in value) + "]"
     if value is None:
         raise RecipeError("A recipe cannot hold 'none' inside params or options; leave the key out.")
-    if isinstance(value, float) and value == float("inf"):
-        return "inf"
-    return json.dumps(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def _key(key: str) -> str:
+    return key if key.isascii() and key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
 
 
 def _table(name: str, content: Mapping[str, Any]) -> list[str]:
     if not content:
         return []
-    return ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in content.items())]
+    return ["", f"[{name}]", *(f"{_key(key)} = {_toml(value)}" for key, value in content.items())]
 
 
 def names() -> list[str]:
@@ -158,7 +173,7 @@ def _literal(value: Any) -> Any:
 def _put(content: dict[str, Any], key: str, value: Any) -> None:
     head, *rest = key.split(".")
     if not rest:
-        content[head] = None if isinstance(value, str) and value.lower() == "none" else value
+        content[head] = value
         return
     if head not in ("params", "options"):
         raise RecipeError(f"Recipe key '{key}': only params and options have keys below them.")
@@ -174,6 +189,10 @@ def _validate(content: dict[str, Any]) -> Recipe:
     for key in content:
         if key not in known:
             raise UnknownNameError("recipe key", key, known)
+    optional = [key for key, field in known.items() if type(None) in get_args(field.annotation)]
+    for key in optional:
+        if isinstance(content.get(key), str) and content[key].lower() == "none":
+            content[key] = None
     try:
         return Recipe(**content)
     except ValidationError as error:

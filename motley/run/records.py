@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 import subprocess
 import sys
@@ -41,7 +42,8 @@ class Record:
 
     def to_line(self) -> str:
         content = {key: value for key, value in asdict(self).items() if value not in (None, [], {})}
-        return json.dumps(content)
+        finite = {key: value for key, value in content.items() if not isinstance(value, float) or math.isfinite(value)}
+        return json.dumps(finite)
 
 
 def read_records(path: Path) -> list[Record]:

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import motley
 from motley.core.errors import StateError, TrainingError
+from motley.core.network import Network
 from motley.core.types import Round
+from motley.data.split import balanced_sample
 from motley.nets.cost import flops
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import Federation
 from motley.run import checkpoint
 from motley.run.charges import profiled
+from motley.run.diagnostics import Diagnostics, stability
 from motley.run.evaluation import Scores, evaluate
 from motley.run.executors import EXECUTORS, Executor
 from motley.run.experiment import Experiment, initial_params, prepare
-from motley.run.fairness import participation, service
+from motley.run.fairness import participation
 from motley.run.federation import Schedule, SimulatedFederation, Tally
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
@@ -45,6 +50,16 @@ class Result:
     records: list[Record]
     params: Tensor
     summary: dict[str, Any]
+    net: Network
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the model with the trained weights."""
+        module = copy.deepcopy(self.net.module)
+        with torch.no_grad():
+            for name, value in self.net.layout.unflatten(self.params.cpu()).items():
+                module.get_parameter(name).copy_(value)
+        return module
 
     @property
     def accuracy(self) -> float:
@@ -60,6 +75,7 @@ class Run:
         self.folder = folder
         self.observer = observer
         self.records: list[Record] = []
+        self.diagnostics = Diagnostics(experiment.recipe.diagnostics, experiment)
         self.executor = make_executor(experiment)
         self.fed = self._federation()
         self._wall_before = 0.0
@@ -151,7 +167,7 @@ class Run:
             macro_f1=scores.macro_f1 if scores else None,
             auc=scores.auc if scores else None,
             staleness=tally.stale,
-            extra=_ends(tally),
+            extra={**_ends(tally), **self._diagnose(fed, rnd, scores)},
         )
         self.records.append(record)
         if self.folder is not None:
@@ -162,12 +178,20 @@ class Run:
         if self.observer is not None:
             self.observer(record)
 
+    def _diagnose(self, fed: SimulatedFederation, rnd: Round, scores: Scores | None) -> dict[str, Any]:
+        if not self.diagnostics.functions:
+            return {}
+        accuracies = [record.accuracy for record in self.records if record.accuracy is not None]
+        if scores is not None:
+            accuracies.append(scores.accuracy)
+        return self.diagnostics.measure(rnd, fed.weights.value, fed.merged, scores, accuracies)
+
     def _save(self) -> None:
         if self._checkpoints is not None:
             checkpoint.save(self.fed, self._checkpoints, {"wall": self.wall, "motley": motley.__version__})
             self._saved = time.perf_counter()
 
-    def _diagnostics(self) -> dict[str, Any]:
+    def _ends(self) -> dict[str, Any]:
         e, fed = self.experiment, self.fed
         tasks = sum(record.participants for record in self.records)
         ages = Counter(age for record in self.records for age in record.staleness)
@@ -176,8 +200,6 @@ class Run:
             found[f"{name}_rate"] = sum(record.extra.get(name, 0) for record in self.records) / max(1, tasks)
         if ages:
             found["staleness"] = {str(age): ages[age] for age in sorted(ages)}
-        if self.recipe.diagnostics:
-            found["fairness"].update(service(e.net, fed.weights.value, e.data))
         return found
 
     def _finish(self) -> Result:
@@ -188,6 +210,7 @@ class Run:
             "rounds": self.records[-1].round,
             "accuracy": last.accuracy,
             "best_accuracy": max(record.accuracy or 0.0 for record in measured),
+            "stability": stability([record.accuracy or 0.0 for record in measured]),
             "loss": last.loss,
             "virtual_time": last.virtual_time,
             "bytes_up": sum(record.bytes_up for record in self.records),
@@ -198,11 +221,11 @@ class Run:
             "seed": self.recipe.seed,
             "wall_s": round(self.wall, 3),
             "executor": self.executor.name,
-            **self._diagnostics(),
+            **self._ends(),
         }
         if self.folder is not None:
             write_json(self.folder / "summary.json", summary)
-        return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary)
+        return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary, self.experiment.net)
 
 
 def _ends(tally: Tally) -> dict[str, int]:
@@ -222,6 +245,7 @@ def what_servers_know(e: Experiment) -> dict[str, Any]:
     seconds = profiled(e.training, e.data, e.fleet, e.cost, e.recipe.epochs)
     costs = torch.tensor([flops(e.cost, frozen) for frozen in range(e.net.n_layers)], dtype=torch.float64)
     return {
+        "public": partial(balanced_sample, e.dataset, e.key),
         "n": torch.from_numpy(e.data.sizes.astype(np.float32)),
         "batch_size": e.recipe.batch_size,
         "seconds": torch.from_numpy(seconds.astype(np.float32)),
@@ -250,12 +274,21 @@ def new_folder(recipe: Recipe, parent: Path) -> Path:
     raise StateError(f"There are too many runs named {base} in {parent}; delete some.")
 
 
-def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **given: Any) -> Result:
-    """Runs a recipe in a new directory."""
-    experiment = prepare(recipe, **given)
+def begin(recipe: Recipe, folder: Path) -> None:
+    """Writes what a run's directory holds from the start: the resolved recipe and facts about the machine."""
+    if (folder / "rounds.jsonl").exists() or (folder / "checkpoint").exists():
+        raise StateError(
+            f"{folder} holds a run already; continue it with 'motley resume', or choose another directory."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "recipe.toml", recipe.to_toml())
     write_json(folder / "environment.json", environment())
+
+
+def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **given: Any) -> Result:
+    """Runs a recipe in a new directory."""
+    experiment = prepare(recipe, **given)
+    begin(recipe, folder)
     return Run(experiment, folder, observer).go()
 
 
@@ -284,11 +317,14 @@ def open_run(folder: str | Path, changes: Iterable[str] = ()) -> Recipe:
     return load(str(path), changes)
 
 
-def resume(folder: str | Path, observer: Observer | None = None, changes: Iterable[str] = ()) -> Result:
-    """Continues an interrupted run to exactly the model the uninterrupted run gives."""
+def resume(folder: str | Path, observer: Observer | None = None, changes: Iterable[str] = (), **given: Any) -> Result:
+    """Continues an interrupted run to exactly the model the uninterrupted run gives.
+
+    A run that was given things in Python (data, net, method, fleet; see `prepare`) must be given them again.
+    """
     place = Path(folder)
     recipe = open_run(place, changes)
-    made = Run(prepare(recipe), place, observer)
+    made = Run(prepare(recipe, **given), place, observer)
     try:
         made.take_up()
     except BaseException:

@@ -12,6 +12,9 @@ from typing import Any
 
 import safetensors
 import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from motley.core.errors import StateError
 from motley.core.trees import from_named, to_named
@@ -43,12 +46,14 @@ class ClientStore:
             return None
         state = self._read(client)
         self._hold(client, state)
+        if self._bytes > self.limit:
+            self._spill()
         return state
 
     def put(self, client: int, state: State) -> None:
         if not state:
             return
-        self._hold(client, state)
+        self._hold(client, tree_map(_compact, state))
         self._changed.add(client)
         if self._bytes > self.limit:
             self._spill()
@@ -98,8 +103,11 @@ class ClientStore:
         assert self.folder is not None
         path = self.folder / self._where[client]
         prefix = f"{client}/"
-        with safetensors.safe_open(str(path), framework="pt") as file:
-            named = {key[len(prefix) :]: file.get_tensor(key) for key in file.keys() if key.startswith(prefix)}  # noqa: SIM118
+        try:
+            with safetensors.safe_open(str(path), framework="pt") as file:
+                named = {key[len(prefix) :]: file.get_tensor(key) for key in file.keys() if key.startswith(prefix)}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise StateError(f"The state of client {client} cannot be read back from {path}: {error}.") from None
         state: State = from_named({key: value.to(self.device) for key, value in named.items()})
         return state
 
@@ -117,16 +125,25 @@ class ClientStore:
         }
 
     def _compact(self) -> None:
-        """Gathers all states in fresh segments, a few clients at a time."""
-        clients = sorted(self._where)
-        for begin in range(0, len(clients), 256):
-            some = clients[begin : begin + 256]
-            absent = [client for client in some if client not in self._memory]
-            for client in absent:
+        """Gathers all states in fresh segments, a part at a time that takes no more memory than the limit."""
+        some: list[int] = []
+        borrowed: list[int] = []
+        size = 0
+        for client in sorted(self._where):
+            if client not in self._memory:
                 self._memory[client] = self._read(client)
-            self._write(some)
-            for client in absent:
-                del self._memory[client]
+                borrowed.append(client)
+            some.append(client)
+            size += tree_bytes(self._memory[client])
+            if size >= self.limit // 2:
+                self._gather(some, borrowed)
+                some, borrowed, size = [], [], 0
+        self._gather(some, borrowed)
+
+    def _gather(self, clients: list[int], borrowed: list[int]) -> None:
+        self._write(clients)
+        for client in borrowed:
+            del self._memory[client]
 
     def drop_unused(self) -> None:
         """Deletes segments that no index names any more; call after the new index is safely on disk."""
@@ -154,3 +171,10 @@ class ClientStore:
         self._where = {int(client): name for client, name in index["where"].items()}
         self._segments = dict(index["segments"])
         self._next = int(index["next"])
+
+
+def _compact(leaf: Any) -> Any:
+    """A row of a bigger tensor as a tensor of its own, so that it does not keep the bigger one in memory."""
+    if isinstance(leaf, Tensor) and leaf.untyped_storage().nbytes() > leaf.numel() * leaf.element_size():
+        return leaf.clone()
+    return leaf

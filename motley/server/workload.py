@@ -17,3 +17,20 @@ def partial_work() -> Part:
         return plan._replace(floor=torch.zeros_like(plan.epochs), partial=torch.ones_like(plan.epochs))
 
     return Part(plan=plan)
+
+
+@part("workload", neutral={"fraction": 1.0}, example={"fraction": 0.5})
+def less_work_when_limited(fraction: float = 0.5) -> Part:
+    """Computing-limited clients are asked for a fraction of the epochs (FedProx in AMA-FES's comparison).
+
+    AMA-FES says that FedProx lets limited devices "conduct fewer rounds of local updates" and that all of them are
+    alike, but not how many; half is our choice.
+    """
+
+    def plan(s: Tree, rnd: Round, ids: Tensor, plan: Plan) -> Plan:
+        if plan.limited is None:
+            return plan
+        share = 1.0 - (1.0 - fraction) * plan.limited
+        return plan._replace(epochs=plan.epochs * share, floor=plan.floor * share)
+
+    return Part(plan=plan)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from motley.core.errors import InputError
-from motley.nets.conv import Conv2d, _batched, conv_formulation, max_pool, measure
+from motley.nets.conv import Conv2d, _batched, conv_formulation, max_pool
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -31,7 +31,7 @@ def both(settings: dict[str, Any]) -> tuple[Conv2d, nn.Conv2d]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("name", ["auto", "direct", "unfold"])
+@pytest.mark.parametrize("name", ["auto", "direct", "kernel"])
 def test_value_and_gradient(name: str, settings: dict[str, Any]) -> None:
     ours, theirs = both(settings)
     x = torch.randn(5, 3, 9, 11)
@@ -45,7 +45,7 @@ def test_value_and_gradient(name: str, settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("name", ["direct", "unfold"])
+@pytest.mark.parametrize("name", ["auto", "direct"])
 def test_gradient_of_many_clients(name: str, settings: dict[str, Any]) -> None:
     ours, theirs = both(settings)
     clients = 3
@@ -65,24 +65,8 @@ def test_gradient_of_many_clients(name: str, settings: dict[str, Any]) -> None:
         torch.testing.assert_close(together[1][k], alone[1], rtol=1e-4, atol=1e-4)
 
 
-def test_unfold_is_really_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = Conv2d(1, 2, 3), torch.randn(1, 1, 5, 5)
-    calls: list[int] = []
-    original = F.unfold
-    monkeypatch.setattr(F, "unfold", lambda *args: calls.append(1) or original(*args))
-    layer(x)
-    assert not calls
-    with conv_formulation("unfold"):
-        layer(x)
-        assert calls == [1]
-        Conv2d(2, 2, 3, groups=2)(torch.randn(1, 2, 5, 5))  # a matrix product cannot express groups
-    assert calls == [1]
-    layer(x)
-    assert calls == [1]
-
-
 def test_unknown_formulation() -> None:
-    with pytest.raises(InputError, match="auto, direct, unfold"), conv_formulation("winograd"):
+    with pytest.raises(InputError, match="auto, direct, kernel"), conv_formulation("winograd"):
         pass
 
 
@@ -110,9 +94,3 @@ def test_max_pool_with_equals(size: tuple[int, int]) -> None:
         assert torch.equal(max_pool(x[k]), theirs)
         (wanted,) = torch.autograd.grad((theirs * weight[k]).sum(), inputs)
         assert torch.equal(ours[k], wanted)
-
-
-def test_measure_times_every_case() -> None:
-    rows = measure(clients=1, batch=1)
-    assert len(rows) == 3
-    assert all(direct > 0 and unfold > 0 for _, direct, unfold in rows)

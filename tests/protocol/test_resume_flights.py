@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from motley.run.records import Record
-from motley.run.recipe import load
-from motley.run.runner import Run, prepare, resume, start
 from motley.core.part import compose
 from motley.methods import make_method
+from motley.run.recipe import load
+from motley.run.records import Record
+from motley.run.runner import Run, prepare, resume, start
 
 WORLD: dict[str, Any] = {
     "fleet": "uniform_spread+affordable(low=1, high=3)+loss(probability=0.1)+delay(probability=0.4, maximum_rounds=3)",
@@ -35,7 +35,7 @@ METHODS = (
 )
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """Stands for a killed process."""
 
 
@@ -50,9 +50,9 @@ def test_a_stopped_run_goes_on_to_the_same_model(method: str, tmp_path: Path) ->
 
     def stop(record: Record) -> None:
         if record.round == 3:
-            raise Stopped
+            raise StoppedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         start(recipe, tmp_path / "stopped", stop)
     again = resume(tmp_path / "stopped")
     assert again.summary["model_sha256"] == whole.summary["model_sha256"]

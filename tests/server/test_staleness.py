@@ -59,7 +59,7 @@ def sigmoid(x: float) -> float:
 
 
 def test_shares_of_one_late_update_by_hand() -> None:
-    """A = 0.1 + 0.0025 * 20 = 0.15; alpha_raw = 1 - sigmoid(1) = 0.26894; gamma_raw = 0.6 (1 - sigmoid(2)) = 0.07152."""
+    """A = 0.15; alpha_raw = 1 - sigmoid(1) = 0.26894; gamma_raw = 0.6 (1 - sigmoid(2)) = 0.07152."""
     share = staleness.ama_shares(
         0.15, 0.6, torch.tensor([0.0, 0.0, 2.0]), torch.tensor([1.0, 3.0, 5.0]), torch.ones(3, 1)
     )
@@ -80,7 +80,8 @@ def test_shares_sum_to_one_with_alpha_and_beta_stays() -> None:
         assert float(share[:, 0].sum()) + alpha == pytest.approx(1.0, abs=1e-6)
         assert float(share[ages == 0, 1].sum()) == pytest.approx(1 - mixed, abs=1e-6)
         late = share[ages > 0, 0].tolist()
-        assert late == sorted(late, reverse=True) and alpha > late[0]
+        assert late == sorted(late, reverse=True)
+        assert alpha > late[0]
 
 
 def test_without_late_updates_it_is_equation_5() -> None:
@@ -240,7 +241,7 @@ def test_safa_averages_the_last_model_of_everybody() -> None:
     from motley.core.types import Outcomes, Setting
 
     params = torch.tensor([1.0, 1.0])
-    s = part.init(Setting(NET, params, 3, torch.tensor([1.0, 1.0, 2.0])))  # type: ignore[misc]
+    s = part.init(Setting(NET, params, 3, n=torch.tensor([1.0, 1.0, 2.0])))  # type: ignore[misc]
     found = updates([0.0], [[1.0, 1.0]], [[4.0, 0.0]], [1.0])
     s = part.observe(s, at(1), found)  # type: ignore[misc]
     assert part.merge(s, at(1), params, found, found.n).tolist() == pytest.approx([0.25 * 5 + 0.75, 1.0])  # type: ignore[misc]

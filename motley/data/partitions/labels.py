@@ -1,4 +1,4 @@
-"""Partitions by label: equal shares, a few classes per client, Dirichlet proportions."""
+"""Partitions by label: equal shares, a few classes per client, Dirichlet proportions, major classes, shards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from motley.core.errors import PartitionError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset
 from motley.data.federated import Partition
+from motley.data.partitions.tables import fit, round_table
 from motley.data.partitions.tools import (
     Ints,
     by_owner,
@@ -20,6 +21,7 @@ from motley.data.partitions.tools import (
     labels_of,
     owners_by_counts,
     share_out,
+    sizes_by_shares,
     top_up,
 )
 
@@ -44,8 +46,8 @@ def classes(dataset: Dataset, clients: int | None, key: Key, per_client: int = 2
     available = np.bincount(y, minlength=dataset.n_classes)
     check_per_client(per_client, available)
     rng = key.generator()
-    pieces = _pieces(available, n_clients, per_client, rng)
-    held = _deal(pieces, n_clients, per_client, rng)
+    pieces = pieces_of(available, n_clients, per_client, rng)
+    held = deal(pieces, n_clients, per_client, rng)
     counts = np.zeros((n_clients, dataset.n_classes), np.int64)
     for c in np.flatnonzero(pieces):
         holders = rng.permutation(np.flatnonzero((held == c).any(1)))
@@ -77,7 +79,74 @@ def dirichlet(
     return by_owner(owner, n_clients)
 
 
-def _pieces(available: Ints, n_clients: int, per_client: int, rng: np.random.Generator) -> Ints:
+def inner_dirichlet(
+    dataset: Dataset, clients: int | None, key: Key, alpha: float = 0.5, size_alpha: float = 0.0, min_size: int = 10
+) -> Partition:
+    """Each client draws its own class mix from Dir(alpha); its size is fixed beforehand.
+
+    ``p_i ~ Dir_C(alpha)``; sizes are even, or drawn from Dir(size_alpha) where that is positive. Where the classes do
+    not suffice for all mixes, the table is scaled to the classes at hand, sizes and class totals kept exactly.
+    """
+    y = labels_of(dataset)
+    n_clients = check_clients(clients, len(y))
+    check_positive("inner_dirichlet", alpha=alpha)
+    least = max(min_size, 1)
+    check_minimum(least, n_clients, len(y))
+    rng = key.generator()
+    sizes = even(len(y), n_clients)
+    if size_alpha > 0:
+        sizes = sizes_by_shares(len(y), rng.dirichlet(np.full(n_clients, size_alpha)), least)
+    available = np.bincount(y, minlength=dataset.n_classes)
+    mix = rng.dirichlet(np.full(dataset.n_classes, alpha), n_clients)
+    counts = round_table(fit(mix * sizes[:, None], sizes, available), sizes, available, rng)
+    return by_owner(owners_by_counts(counts, y, rng), n_clients)
+
+
+def major_minor(dataset: Dataset, clients: int | None, key: Key, major: int = 4, ratio: float = 10.0) -> Partition:
+    """Equal sizes; each client has `major` classes of which it holds about `ratio` times as much as of the others.
+
+    GANDALF's setting. Every class is a major one of as many clients as any other, as far as the numbers allow.
+    """
+    y = labels_of(dataset)
+    n_clients = check_clients(clients, len(y))
+    check_positive("major_minor", ratio=ratio)
+    available = np.bincount(y, minlength=dataset.n_classes)
+    check_per_client(major, available)
+    rng = key.generator()
+    held = deal(pieces_of(np.where(available > 0, len(y), 0), n_clients, major, rng), n_clients, major, rng)
+    weight = np.ones((n_clients, dataset.n_classes))
+    np.put_along_axis(weight, held, ratio, 1)
+    sizes = even(len(y), n_clients)
+    counts = round_table(fit(weight, sizes, available), sizes, available, rng)
+    return by_owner(owners_by_counts(counts, y, rng), n_clients)
+
+
+def shards(dataset: Dataset, clients: int | None, key: Key, per_client: int = 2, shard_size: int = 0) -> Partition:
+    """Samples sorted by label are cut into equal shards, and every client gets `per_client` random ones.
+
+    McMahan et al. 2017. ``shard_size`` fixes the size of a shard (the rest goes unused); else all samples are used.
+    """
+    y = labels_of(dataset)
+    n_clients = check_clients(clients, len(y))
+    n_shards = n_clients * per_client
+    if per_client < 1 or n_shards * max(shard_size, 1) > len(y):
+        raise PartitionError(
+            f"{n_clients} clients with {per_client} shards of at least {max(shard_size, 1)} samples cannot be cut from "
+            f"{len(y)} samples; use fewer or smaller shards."
+        )
+    rng = key.generator()
+    order = np.lexsort((rng.random(len(y)), y))
+    pool = n_shards if shard_size == 0 else len(y) // shard_size
+    sizes = even(len(y), n_shards) if shard_size == 0 else np.full(pool, shard_size)
+    shard = np.repeat(np.arange(pool), sizes)
+    holder = np.full(pool, -1)
+    holder[rng.permutation(pool)[:n_shards]] = np.arange(n_shards) // per_client
+    owner = np.full(len(y), -1)
+    owner[order[: len(shard)]] = holder[shard]
+    return by_owner(owner, n_clients)
+
+
+def pieces_of(available: Ints, n_clients: int, per_client: int, rng: np.random.Generator) -> Ints:
     """Into how many pieces each class is cut: in proportion to its size, at most one piece per client and sample."""
     limit = np.minimum(available, n_clients)
     total = n_clients * per_client
@@ -100,7 +169,7 @@ def _pieces(available: Ints, n_clients: int, per_client: int, rng: np.random.Gen
     return pieces
 
 
-def _deal(pieces: Ints, n_clients: int, per_client: int, rng: np.random.Generator) -> Ints:
+def deal(pieces: Ints, n_clients: int, per_client: int, rng: np.random.Generator) -> Ints:
     """Which classes each client holds, [M, per_client], all different within a client.
 
     Pieces in class order are dealt round and round, which gives nobody the same class twice; then many random pairs of

@@ -12,6 +12,7 @@ from motley.data.dataset import Dataset
 from motley.data.federated import Partition
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 def labels_of(dataset: Dataset) -> Ints:
@@ -19,13 +20,13 @@ def labels_of(dataset: Dataset) -> Ints:
     return y
 
 
-def check_clients(clients: int | None, n_samples: int) -> int:
-    """The number of clients, which must be given and leave each one a sample."""
+def check_clients(clients: int | None, n_samples: int | None) -> int:
+    """The number of clients, which must be given and leave each one a sample (None: samples are shared)."""
     if clients is None:
         raise PartitionError("This partition needs a number of clients; set clients=N.")
     if clients < 1:
         raise PartitionError(f"The number of clients must be at least 1, not {clients}.")
-    if clients > n_samples:
+    if n_samples is not None and clients > n_samples:
         raise PartitionError(
             f"{clients} clients cannot share {n_samples} training samples: each needs at least one; use fewer clients."
         )
@@ -59,7 +60,7 @@ def even(total: int, parts: int) -> Ints:
     return sizes
 
 
-def share_out(total: int, shares: NDArray[np.float64]) -> Ints:
+def share_out(total: int, shares: Floats) -> Ints:
     """Whole numbers in proportion to `shares` that add up to `total` (largest remainders)."""
     if shares.sum() <= 0:
         return np.zeros(len(shares), np.int64)
@@ -68,6 +69,14 @@ def share_out(total: int, shares: NDArray[np.float64]) -> Ints:
     left = total - int(whole.sum())
     whole[np.argsort(whole - exact, kind="stable")[:left]] += 1
     return whole
+
+
+def sizes_by_shares(total: int, shares: Floats, least: int) -> Ints:
+    """Client sizes in proportion to `shares` that add up to `total`, none below `least` (the larger ones give)."""
+    sizes = share_out(total, shares)
+    lacking = np.maximum(least - sizes, 0)
+    surplus = np.maximum(sizes - least, 0).astype(np.float64)
+    return sizes + lacking - share_out(int(lacking.sum()), surplus)
 
 
 def by_sizes(order: Ints, sizes: Ints, **rest: Any) -> Partition:

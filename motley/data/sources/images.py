@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,45 @@ def cifar10() -> Dataset:
     return _images("cifar10", x, y, xt, yt, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
 
 
+def emnist(classes: str = "byclass") -> Dataset:
+    """EMNIST, 116,323 handwritten characters of 28x28 (the test part of "By Class"); a fifth is the test set here.
+
+    ``classes``: 'byclass' (0-9, A-Z, a-z: 62), 'letters' (26, upper and lower case together), 'digits' (10), 'upper'
+    or 'lower' (26).
+    """
+    if classes not in _EMNIST_CLASSES:
+        raise DataError(f"emnist has no classes='{classes}'; it has: {', '.join(_EMNIST_CLASSES)}.")
+    path = find("emnist_byclass_test.npz")
+    x, y = read_npz(path, "x", "y") if path is not None else _emnist_source()
+    new = np.full(62, -1)
+    first, last, n_classes = _EMNIST_CLASSES[classes]
+    new[first:last] = np.arange(last - first) % n_classes
+    kept = new[y] >= 0
+    x, label = x[kept], new[y[kept]]
+    test = stratified(label, 0.2, Key.root(0).fold("emnist", classes).generator())
+    return _images(
+        "emnist", x[~test, None], label[~test], x[test, None], label[test], [0.1722], [0.3309], n_classes=n_classes
+    )
+
+
+_EMNIST_CLASSES = {  # first and last of the 62, and how many are told apart
+    "byclass": (0, 62, 62),
+    "letters": (10, 62, 26),
+    "digits": (0, 10, 10),
+    "upper": (10, 36, 26),
+    "lower": (36, 62, 26),
+}
+
+
+def _emnist_source() -> list[NDArray[Any]]:
+    url = "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip"
+    path = fetch("emnist/gzip.zip", url, "58c8d27c78d21e728a6bc7b3cc06412e", "emnist")
+    with zipfile.ZipFile(path) as archive:
+        parts = ("emnist-byclass-test-images-idx3-ubyte.gz", "emnist-byclass-test-labels-idx1-ubyte.gz")
+        x, y = (parse_idx(archive.read(f"gzip/{part}"), part) for part in parts)
+    return [x.transpose(0, 2, 1), y]  # the original is lying on its side
+
+
 def _images(
     name: str,
     x: NDArray[Any],
@@ -132,20 +172,24 @@ def _mnist_writers() -> tuple[NDArray[Any], NDArray[Any]]:
 
 def read_idx(path: Path) -> NDArray[Any]:
     """An IDX file (two zero bytes, type, number of axes, lengths, values; all big-endian), gzipped or not."""
+    return parse_idx(path.read_bytes(), str(path))
+
+
+def parse_idx(raw: bytes, name: str) -> NDArray[Any]:
+    """The array in an IDX file's bytes."""
     types: dict[int, np.dtype[Any]] = {
         8: np.dtype(np.uint8),
         9: np.dtype(np.int8),
         11: np.dtype(">i2"),
         12: np.dtype(">i4"),
     }
-    raw = path.read_bytes()
     try:
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         kind, axes = types[raw[2]], raw[3]
         shape = np.frombuffer(raw, ">u4", axes, 4).astype(int)
         return np.frombuffer(raw, kind, offset=4 + 4 * axes).reshape(shape).astype(kind.newbyteorder("="))
     except (KeyError, IndexError, ValueError, EOFError, OSError) as error:
-        raise DataError(f"The file '{path}' is not a whole IDX file; delete it and fetch it again.") from error
+        raise DataError(f"The file '{name}' is not a whole IDX file; delete it and fetch it again.") from error
 
 
 def _cifar_coded(path: Path) -> tuple[Bytes, NDArray[Any]]:

@@ -7,6 +7,7 @@ layer they train.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import pad
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from motley.client.trainer import Outcome, Span, Training, bounds, finish, move, objective, span_of
 from motley.client.trainer import Task as ClientTask
@@ -80,6 +81,7 @@ class Group:
     steps: Tensor  # [K] int64
     per_epoch: Tensor  # [K] int64
     counts: list[int]  # steps, on the host
+    epoch_steps: list[int]  # steps per epoch, on the host
 
 
 class Waste(NamedTuple):
@@ -98,7 +100,9 @@ class Batched:
 
     name = "batched"
 
-    def __init__(self, training: Training, data: FederatedData, device: str = "auto", widest: int = 4096) -> None:
+    def __init__(
+        self, training: Training, data: FederatedData, device: str = "auto", widest: int = 4096, compiled: bool = False
+    ) -> None:
         self.training = training
         self.device = torch.device(_pick(device))
         self.cuda = self.device.type == "cuda"
@@ -107,6 +111,7 @@ class Batched:
         self.index = torch.from_numpy(data.partition.index).to(self.device)
         self.offsets = torch.from_numpy(data.partition.offsets[:-1].copy())
         self.widest = widest
+        self.compiled = compiled
         self.waste = Waste(0, 0)
         self._traces: Cache[Traced] = Cache(128)
         self._buffers: Cache[Buffers] = Cache(8)
@@ -185,6 +190,7 @@ class Batched:
             steps=torch.tensor(counts, device=self.device),
             per_epoch=per_epoch.to(self.device),
             counts=counts,
+            epoch_steps=per_epoch.tolist(),
         )
 
     def _width(self, k: int) -> int:
@@ -279,37 +285,67 @@ class Batched:
             return c
         if self.cuda:
             return self._train_captured(group, c, batches, total)
-        state = vmap(self.training.optimizer.init)(c.params)
-        live = (c.params, state)
+        moving = (c.params, vmap(self.training.optimizer.init)(c.params))
         parked: list[Tensor] = []
         losses = torch.zeros(total, k, device=self.device)
-        width = k
-        for s in range(total):
-            new_width = self._active(group, s)
-            if new_width < width:
-                parked.append(live[0][new_width:])
-                live = tree_map(lambda leaf, w=new_width: leaf[:w], live)
-                width = new_width
-            rows, mask = batches.rows[s, :width], None if batches.mask is None else batches.mask[s, :width]
-            here = _first(c.with_(params=live[0]), width, group.shared)
-            step = torch.tensor(s, device=self.device)
-            args = (here, live[1], rows, mask, step, group.steps[:width], group.per_epoch[:width])
-            *live_new, loss = self._step(group, args)(*args)
-            live = tuple(live_new)
-            losses[s, :width] = loss
-            if self.training.method.adaptive:
-                c, live = self._epoch_ends(group, c, live, losses, s, width, parked)
-        params = torch.cat([live[0], *reversed(parked)])
+        s = 0
+        for width, until in self._phases(group, total):
+            if width < len(moving[0]):
+                parked.append(moving[0][width:])
+                moving = tree_map(lambda leaf, w=width: leaf[:w], moving)
+            while s < until:
+                last = until if not self.training.method.adaptive else self._epoch_end(group, s, until)
+                moving = self._advance(group, c, moving, batches, losses, s, last)
+                s = last
+                if self.training.method.adaptive:
+                    c, params = self._epoch_ends(group, c, moving[0], losses, s - 1)
+                    moving = (params, moving[1])
+        params = torch.cat([moving[0], *reversed(parked)])
         return self._closed(group, c.with_(params=params), losses)
 
-    def _active(self, group: Group, s: int) -> int:
-        """How many of the sorted clients run in step s: those that still train, rounded up to a width."""
-        busy = sum(1 for count in group.counts if count > s) if s else sum(1 for count in group.counts if count > 0)
-        return next(width for width in ladder(len(group.jobs)) if width >= busy)
+    def _advance(
+        self, group: Group, c: Client, moving: tuple[Tensor, Tree], batches: Table, losses: Tensor, s: int, last: int
+    ) -> tuple[Tensor, Tree]:
+        """Steps s to last-1 of the clients that move."""
+        width = len(moving[0])
+        here = _first(c.with_(params=moving[0]), width, group.shared)
+        counts = (group.steps[:width], group.per_epoch[:width])
+
+        def inputs(s: int) -> tuple[Any, ...]:
+            mask = None if batches.mask is None else batches.mask[s, :width]
+            return batches.rows[s, :width], mask, torch.tensor(s, device=self.device)
+
+        step = self._step(group, (moving, inputs(s), here, counts))
+        leaves, spec = tree_flatten(moving)
+        fixed, _ = tree_flatten((here, counts))
+        while s < last:
+            *leaves, loss = step.flat(*leaves, *(leaf for leaf in inputs(s)), *fixed)
+            losses[s, :width] = loss
+            s += 1
+        made: tuple[Tensor, Tree] = tree_unflatten(leaves, spec)
+        return made
+
+    def _phases(self, group: Group, total: int) -> list[tuple[int, int]]:
+        """(width, step it runs until): as clients finish, the batch narrows; widths are rounded up to a few."""
+        widths = ladder(len(group.jobs), 1.125 if self.cuda else 1.25)
+        phases: list[tuple[int, int]] = []
+        for s in range(total):
+            busy = bisect_left(group.counts, -s, key=lambda count: -count)  # counts fall
+            width = widths[bisect_left(widths, max(1, busy))]
+            if phases and phases[-1][0] == width:
+                phases[-1] = (width, s + 1)
+            else:
+                phases.append((width, s + 1))
+        return phases
+
+    def _epoch_end(self, group: Group, s: int, until: int) -> int:
+        """The first step after s with which some client ends an epoch."""
+        ends = [(s // n + 1) * n for n, count in zip(group.epoch_steps, group.counts, strict=True) if count > s]
+        return min([until, *ends])
 
     def _step(self, group: Group, args: tuple[Any, ...]) -> Traced:
         key = ("step", group.span, group.masked, group.shared, shape_key(args))
-        return self._traces.get(key, lambda: Traced(self._step_function(group), *args))
+        return self._traces.get(key, lambda: Traced(self._step_function(group), *args, compiled=self.compiled))
 
     def _step_function(self, group: Group) -> Callable[..., Any]:
         """One minibatch step of w clients: (clients, optimizer state, rows, mask, ...) -> (params, state, loss)."""
@@ -330,35 +366,32 @@ class Batched:
             params, state = move(training, c, state, gradient, part_trained, rate)
             return params, state, data_term
 
-        def step(
-            c: Client, state: Tree, rows: Tensor, mask: Tensor | None, s: Tensor, steps: Tensor, per_epoch: Tensor
-        ) -> tuple[Any, ...]:
+        def step(moving: tuple[Tensor, Tree], inputs: tuple[Any, ...], c: Client, counts: tuple[Tensor, Tensor]) -> Any:
+            rows, mask, s = inputs
+            steps, per_epoch = counts
             owner = c.facts.client[:, None].expand(rows.shape)
             x, y = self.data.gather(rows.reshape(-1), owner.reshape(-1))
             x, y = x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape)
             rate = c.facts.lr * (s < steps)  # whoever is done stands still
-            c = c.with_(epoch=(s // per_epoch).to(torch.float32))
+            c = c.with_(params=moving[0], epoch=(s // per_epoch).to(torch.float32))
             dims = (_dims(c, group.shared), 0, 0, 0, None if mask is None else 0, 0)
-            made: tuple[Any, ...] = vmap(one, in_dims=dims)(c, state, x, y, mask, rate)
-            return made
+            params, state, loss = vmap(one, in_dims=dims)(c, moving[1], x, y, mask, rate)
+            if self.cuda:  # graphs work on fixed memory
+                params, state = tree_map(lambda old, new: old.copy_(new), moving, (params, state))
+            return params, state, loss
 
         return step
 
-    def _epoch_ends(
-        self, group: Group, c: Client, live: Any, losses: Tensor, s: int, width: int, parked: list[Tensor]
-    ) -> tuple[Client, Any]:
+    def _epoch_ends(self, group: Group, c: Client, params: Tensor, losses: Tensor, s: int) -> tuple[Client, Tensor]:
         """Runs the parts' `epoch` hooks on the clients whose epoch ended with step s."""
+        k, width = len(group.jobs), len(params)
         ended = (((s + 1) % group.per_epoch) == 0) & (s < group.steps)
         if not bool(ended.any()):
-            return c, live
-        here = _first(c.with_(params=live[0]), width, group.shared)
-        here = here.with_(
-            epoch=((s + 1) // group.per_epoch[:width]).to(torch.float32),
-            loss=_window_mean(
-                losses[: s + 1, :width],
-                group.per_epoch[:width],
-                torch.full_like(ended[:width], s + 1, dtype=torch.int64),
-            ),
+            return c, params
+        done = torch.full_like(group.steps[:width], s + 1)
+        here = _first(c.with_(params=params), width, group.shared).with_(
+            epoch=(done // group.per_epoch[:width]).to(torch.float32),
+            loss=_window_mean(losses[: s + 1, :width], group.per_epoch[:width], done),
         )
 
         def one(c: Client, ended: Tensor) -> tuple[Any, ...]:
@@ -369,18 +402,12 @@ class Batched:
             old = (c.params, c.trained, c.own, {**after.notes, **c.notes})
             return tuple(tree_map(lambda a, b: torch.where(ended, a, b), new, old))
 
-        dims = (_dims(here, group.shared), 0)
-        params, trained, own, notes = vmap(one, in_dims=dims)(here, ended[:width])
-
-        def whole(new: Tensor, old: Tensor | None) -> Tensor:
-            return new if old is None or width == len(group.jobs) else torch.cat([new, old[width:]])
-
-        c = c.with_(
-            trained=whole(trained, c.trained),
-            own=tree_map(whole, own, c.own),
-            notes=notes if width == len(group.jobs) else tree_map(whole, notes, c.notes),
-        )
-        return c, (params, *live[1:])
+        params, trained, own, notes = vmap(one, in_dims=(_dims(here, group.shared), 0))(here, ended[:width])
+        if width < k:
+            trained, own, notes = tree_map(
+                lambda new, old: torch.cat([new, old[width:]]), (trained, own, notes), (c.trained, c.own, c.notes)
+            )
+        return c.with_(trained=trained, own=own, notes=notes), params
 
     def _closed(self, group: Group, c: Client, losses: Tensor) -> Client:
         """The clients after their last step: their loss is the mean over the last epoch, whole or begun."""
@@ -390,19 +417,17 @@ class Batched:
         return c.with_(loss=_window_mean(losses, window, group.steps), epoch=epoch)
 
     def _count(self, group: Group, total: int) -> None:
-        batch = self.training.batch_size
-        wanted = sum(
-            sum(
-                min(batch, int(job.facts.n) - (s % max(1, -(-int(job.facts.n) // batch))) * batch) for s in range(count)
-            )
-            for job, count in zip(group.jobs, group.counts, strict=True)
-        )
-        computed = sum(self._active(group, s) for s in range(total)) * batch
+        batch, wanted, computed, before = self.training.batch_size, 0, 0, 0
+        for job, count, n in zip(group.jobs, group.counts, group.epoch_steps, strict=True):
+            wanted += count // n * int(job.facts.n) + min(count % n * batch, int(job.facts.n))
+        for width, until in self._phases(group, total):
+            computed += width * (until - before) * batch
+            before = until
         self.waste = Waste(self.waste.wanted + wanted, self.waste.computed + computed)
 
     # ------------------------------------------------------------------ the same steps as CUDA graphs
     def _train_captured(self, group: Group, c: Client, batches: Table, total: int) -> Client:
-        capacity = 1 << (total - 1).bit_length()
+        capacity = (1 << (total - 1).bit_length()) + 4  # capturing runs a step a few times
         params = c.params.contiguous() if c.params.is_contiguous() else c.params.clone()
         state = vmap(self.training.optimizer.init)(params)
         content = (c.with_(params=params), state, batches, group.steps, group.per_epoch)
@@ -410,31 +435,28 @@ class Batched:
         key = (group.span, group.masked, group.shared, capacity, padded, shape_key((content[0], state)))
         buffers = self._buffers.get(key, lambda: Buffers(content, capacity))
         buffers.load(content)
-        for s in range(total):
-            width = self._active(group, s)
-            buffers.graphs.get(width, lambda w=width: self._capture(group, buffers, w))()  # type: ignore[misc]
-            if self.training.method.adaptive:
-                fixed, live = self._epoch_ends(
-                    group, buffers.c, (buffers.c.params[:width], None), buffers.losses, s, width, []
-                )
-                if fixed is not buffers.c:
-                    buffers.take(fixed, live[0], width)
-        done = buffers.c.with_(
-            params=buffers.c.params.clone(), own=_cloned(buffers.c.own), notes=_cloned(buffers.c.notes)
-        )
-        return self._closed(group, done, buffers.losses[:total])
+        s = 0
+        for width, until in self._phases(group, total):
+            graph = buffers.graphs.get(width, lambda w=width: self._capture(group, buffers, w))  # type: ignore[misc]
+            while s < until:
+                last = until if not self.training.method.adaptive else self._epoch_end(group, s, until)
+                for _ in range(s, last):
+                    graph()
+                s = last
+                if self.training.method.adaptive:
+                    changed, moved = self._epoch_ends(group, buffers.c, buffers.c.params[:width], buffers.losses, s - 1)
+                    if changed is not buffers.c:
+                        buffers.take(changed, moved)
+        return self._closed(group, buffers.c, buffers.losses[:total])
 
     def _capture(self, group: Group, buffers: Buffers, width: int) -> Captured:
         def step() -> None:
             rows = buffers.rows.index_select(0, buffers.s)[0, :width]
             mask = None if buffers.mask is None else buffers.mask.index_select(0, buffers.s)[0, :width]
             here = _first(buffers.c, width, group.shared)
-            state = tree_map(lambda leaf: leaf[:width], buffers.state)
-            args = (here, state, rows, mask, buffers.s[0], buffers.steps[:width], buffers.per_epoch[:width])
-            params, new_state, loss = self._step(group, args)(*args)
-            buffers.c.params[:width].copy_(params)
-            tree_map(lambda old, new: old[:width].copy_(new), buffers.state, new_state)
-            buffers.losses.select(1, 0)  # keeps the buffer alive in the closure
+            moving = (here.params, tree_map(lambda leaf: leaf[:width], buffers.state))
+            args = (moving, (rows, mask, buffers.s[0]), here, (buffers.steps[:width], buffers.per_epoch[:width]))
+            _, _, loss = self._step(group, args)(*args)
             buffers.losses[:, :width].index_copy_(0, buffers.s, loss[None])
             buffers.s.add_(1)
 
@@ -444,15 +466,16 @@ class Batched:
     def _outcomes(
         self, group: Group, payload: Tree, trained: Tensor, extras: Tree, own: Tree, loss: Tensor
     ) -> list[Outcome]:
-        losses = loss.cpu()
         real = sum(1 for count in group.counts if count > 0)
-
-        def row(tree: Tree, i: int, copy: bool = False) -> Tree:
-            return tree_map(lambda leaf: leaf[i].clone() if copy else leaf[i], tree)
-
-        return [
-            Outcome(row(payload, i), trained[i], row(extras, i), row(own, i, copy=True), losses[i]) for i in range(real)
-        ]
+        columns = zip(
+            _rows(payload, real),
+            trained[:real].cpu().unbind(),
+            _rows(extras, real),
+            [_cloned(row) for row in _rows(own, real)],  # kept for long: not as a view of all the others
+            loss[:real].cpu().unbind(),
+            strict=True,
+        )
+        return [Outcome(*row) for row in columns]
 
 
 class Buffers:
@@ -481,9 +504,9 @@ class Buffers:
         self.per_epoch.copy_(per_epoch)
         self.s.zero_()
 
-    def take(self, c: Client, params: Tensor, width: int) -> None:
+    def take(self, c: Client, params: Tensor) -> None:
         """Takes over what epoch hooks changed."""
-        self.c.params[:width].copy_(params)
+        self.c.params[: len(params)].copy_(params)
         new = (c.trained, c.own, {name: c.notes[name] for name in self.c.notes})
         tree_map(lambda old, fresh: old.copy_(fresh), (self.c.trained, self.c.own, self.c.notes), new)
 
@@ -500,6 +523,17 @@ def _fresh(leaf: Tensor) -> Tensor:
 
 def _cloned(tree: Tree) -> Tree:
     return tree_map(lambda leaf: leaf.clone(), tree)
+
+
+def _rows(tree: Tree, n: int) -> list[Tree]:
+    """The first n rows of a stacked tree, as trees (views)."""
+    if isinstance(tree, Tensor):
+        return list(tree[:n].unbind())
+    leaves, spec = tree_flatten(tree)
+    if not leaves:
+        return [tree] * n
+    columns = zip(*(leaf[:n].unbind() if isinstance(leaf, Tensor) else leaf for leaf in leaves), strict=True)
+    return [tree_unflatten(row, spec) for row in columns]
 
 
 def _dims(c: Client, shared: Shared) -> Client:

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -36,12 +36,11 @@ def _from_wire(tree: Any) -> Any:
 
 def _work(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
     """The life of a worker: receive a job, train it, send the outcome."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(1)
     while True:
         try:
             message = pipe.recv_bytes()
-        except EOFError:
+        except (EOFError, OSError):  # the parent is gone, perhaps in the middle of a message
             return
         if not message:
             return
@@ -53,7 +52,10 @@ def _work(pipe: Connection, training: Training, data: FederatedData, starts: Ten
             reply = error
         except Exception as error:
             reply = TrainingError(f"Client {job[0]} failed in a worker process: {type(error).__name__}: {error}")
-        pipe.send_bytes(pickle.dumps(reply, protocol=5))
+        try:
+            pipe.send_bytes(pickle.dumps(reply, protocol=5))
+        except OSError:
+            return  # the run was ended while this client trained
 
 
 def _pack(job: Job) -> tuple[Any, ...]:
@@ -85,8 +87,15 @@ class Pool:
         for _ in range(workers):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, training, data, self.starts), daemon=True)
-            with _quiet_threads():
-                process.start()
+            try:
+                with _quiet_threads(), _no_interrupts():
+                    process.start()
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                self.close()
+                raise InputError(
+                    f"The run cannot be sent to worker processes: {error}; "
+                    "define models, schedules and parts at the top of a module, or use executor=loop."
+                ) from None
             theirs.close()
             self.pipes.append(ours)
             self.processes.append(process)
@@ -168,7 +177,17 @@ class _Slots:
 
 
 @contextlib.contextmanager
-def _quiet_threads() -> Any:
+def _no_interrupts() -> Iterator[None]:
+    """Children begun in here never see Ctrl-C, which is the parent's to handle; the parent sees it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _quiet_threads() -> Iterator[None]:
     """Children must not start threads of their own while they import."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}

@@ -1,4 +1,4 @@
-"""Client functions traced once per shape into plain tensor operations, and captured as CUDA graphs where there is a GPU.
+"""Client functions traced once per shape into plain tensor operations, and captured as CUDA graphs on a GPU.
 
 Tracing removes the bookkeeping of `vmap` and `grad` from every call; a captured graph removes the launches as well.
 """
@@ -43,7 +43,7 @@ def shape_key(tree: Any) -> Hashable:
 class Traced:
     """A function of trees as a flat list of tensor operations."""
 
-    def __init__(self, function: Callable[..., Any], *example: Any) -> None:
+    def __init__(self, function: Callable[..., Any], *example: Any, compiled: bool = False) -> None:
         leaves, spec = tree_flatten(example)
         self._out_spec: Any = None
 
@@ -55,11 +55,13 @@ class Traced:
             self._graph = make_fx(flat)(*leaves)
         self._graph.graph.eliminate_dead_code()
         self._graph.recompile()
+        run = torch.compile(self._graph, dynamic=False) if compiled else self._graph.forward
+        self.flat: Callable[..., list[Tensor]] = run  # from the leaves of the arguments to the leaves of the result
 
     def __call__(self, *args: Any) -> Any:
         leaves, _ = tree_flatten(args)
         with torch.no_grad():
-            return tree_unflatten(self._graph(*leaves), self._out_spec)
+            return tree_unflatten(self.flat(*leaves), self._out_spec)
 
 
 class Captured:

@@ -1,0 +1,137 @@
+"""``motley list``: what there is, from the registries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from motley.commands.tools import AsJson
+from motley.core.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from motley.core.registry import Entry, Registry
+
+Row = dict[str, Any]
+
+
+def _plain(value: Any) -> Any:
+    """A default as JSON can say it."""
+    import inspect
+
+    if value is inspect.Parameter.empty:
+        return None
+    try:
+        json.dumps(value)
+    except TypeError:
+        return repr(value)
+    return value
+
+
+def _row(entry: Entry) -> Row:
+    parameters = {name: _plain(value) for name, value in entry.parameters.items()}
+    return {"name": entry.name, "summary": entry.summary, "parameters": parameters}
+
+
+def _registry(registry: Registry[Any]) -> list[Row]:
+    return [_row(entry) for entry in registry]
+
+
+def parts() -> list[Row]:
+    import motley.methods  # noqa: F401  (registers the parts)
+    from motley.core.part import PARTS
+
+    rows = []
+    for entry in PARTS:
+        made = PARTS.make(entry.name, **entry.meta["example"])
+        rows.append({**_row(entry), "seam": entry.meta["seam"], "hooks": list(made.filled)})
+    return sorted(rows, key=lambda row: (row["seam"], row["name"]))
+
+
+def methods() -> list[Row]:
+    from motley.methods import METHODS
+
+    rows = []
+    for entry in METHODS:
+        made = METHODS.make(entry.name)
+        rows.append({**_row(entry), "parts": [part.name for part in made.parts], "protocol": made.protocol})
+    return rows
+
+
+def datasets() -> list[Row]:
+    from motley.data.datasets import DATASETS
+
+    return _registry(DATASETS)
+
+
+def partitions() -> list[Row]:
+    from motley.data.partition import PARTITIONS
+
+    return _registry(PARTITIONS)
+
+
+def models() -> list[Row]:
+    from motley.nets import MODELS
+
+    return _registry(MODELS)
+
+
+def fleets() -> list[Row]:
+    import motley.fleet
+
+    found = getattr(motley.fleet, "FLEETS", None)
+    return _registry(found) if found is not None else [{"name": "ideal", "summary": "Equal, near, always there."}]
+
+
+def protocols() -> list[Row]:
+    from motley.protocol import PROTOCOLS
+
+    return _registry(PROTOCOLS)
+
+
+def optimizers() -> list[Row]:
+    from motley.client.optimizer import OPTIMIZERS
+
+    return _registry(OPTIMIZERS)
+
+
+def executors() -> list[Row]:
+    from motley.run.executors import EXECUTORS
+
+    auto = {"name": "auto", "summary": "The one that fits the machine and the recipe.", "parameters": {}}
+    return [auto, *_registry(EXECUTORS)]
+
+
+def recipes() -> list[Row]:
+    from motley.run.recipe import load, names
+
+    rows = []
+    for name in names():
+        recipe = load(name)
+        rows.append({"name": name, "summary": recipe.summary, "data": recipe.data, "method": recipe.method})
+    return rows
+
+
+KINDS: dict[str, Callable[[], list[Row]]] = {
+    kind.__name__: kind
+    for kind in (parts, methods, datasets, partitions, models, fleets, protocols, optimizers, executors, recipes)
+}
+
+
+def show(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
+    as_json: AsJson = False,
+) -> None:
+    """List what there is: parts, methods, datasets, partitions, models, fleets, protocols, executors, recipes ..."""
+    if kind not in KINDS:
+        raise UnknownNameError("list", kind, KINDS)
+    rows = KINDS[kind]()
+    if as_json:
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return
+    from motley.report.tables import print_listing
+
+    print_listing(kind, rows)

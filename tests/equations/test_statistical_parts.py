@@ -1,0 +1,180 @@
+"""FedNova, MOON's term, masks, neutral settings, and combinations that no paper tried."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from motley.core.errors import ConflictError
+from motley.core.keys import Key
+from motley.core.part import compose
+from motley.core.types import Batch, Plan, Round, Updates
+from motley.methods import make_method
+from motley.nets import build
+from motley.run.runner import Run
+from motley.server.merge import effective_steps, normalised_averaging, whole_model_mean
+from motley.server.server import Server
+from motley.server.step import mix_with_previous
+from tests.equations.small import client, facts, small_experiment, small_network
+
+
+def arrived(delta: torch.Tensor, trained: torch.Tensor, n: list[float], steps: list[float]) -> Updates:
+    k = len(n)
+    one = torch.ones(k)
+    return Updates(
+        ids=torch.arange(k),
+        round=torch.ones(k, dtype=torch.int64),
+        age=torch.zeros(k),
+        start=torch.zeros_like(delta),
+        delta=delta,
+        trained=trained,
+        n=torch.tensor(n),
+        loss=one,
+        steps=torch.tensor(steps),
+        epochs=one,
+        lr=one,
+        duration=one,
+        extras={},
+    )
+
+
+ROUND = Round(1, Key.root(0), 2, 0.0)
+
+
+def test_fednova_by_hand() -> None:
+    """p = (1/4, 3/4), steps (2, 6): tau_eff = 5; each change counts as p * 5 / steps."""
+    net = small_network()
+    delta = torch.stack([torch.ones(net.size), 2 * torch.ones(net.size)])
+    updates = arrived(delta, torch.ones(2, net.n_layers), [1.0, 3.0], [2.0, 6.0])
+    new = Server(compose(normalised_averaging()), net, net.initial(), 2).aggregate(
+        ROUND, torch.zeros(net.size), updates
+    )
+    assert torch.allclose(new, torch.full((net.size,), 0.25 * 5 / 2 * 1 + 0.75 * 5 / 6 * 2))
+
+
+def test_fednova_counts_momentum() -> None:
+    """Three steps with momentum 0.5 go 1 + 1.5 + 1.75 = 4.25 times the gradient."""
+    assert float(effective_steps(torch.tensor(3.0), 0.5)) == pytest.approx(4.25)
+    assert float(effective_steps(torch.tensor(3.0), 0.0)) == 3.0
+
+
+def test_fednova_is_the_mean_with_equal_work() -> None:
+    same = {"batch_size": 16, "epochs": 3}
+    plain, nova = (Run(small_experiment(m, **same), None).go().params for m in ("fedavg", "fednova(momentum=0.5)"))
+    assert torch.allclose(plain, nova, atol=1e-6)
+
+
+def test_whole_model_mean_counts_untouched_layers() -> None:
+    net = small_network()
+    trained = torch.ones(2, net.n_layers)
+    trained[0, 0] = 0.0
+    delta = torch.ones(2, net.size) * net.layout.expand(trained)
+    updates = arrived(delta, trained, [1.0, 3.0], [1.0, 1.0])
+    zero = torch.zeros(net.size)
+    whole = Server(compose(whole_model_mean()), net, zero, 2).aggregate(ROUND, zero, updates)
+    split = Server(compose(), net, zero, 2).aggregate(ROUND, zero, updates)
+    first = net.layout.layers[0]
+    assert torch.allclose(whole[: first.stop], torch.full((first.stop,), 0.75))
+    assert torch.allclose(split[: first.stop], torch.ones(first.stop))
+    assert torch.allclose(whole[first.stop :], split[first.stop :])
+
+
+def test_alpha_schedule_by_hand() -> None:
+    """alpha_t = min(0.1 + 0.0025 t, 0.95): 0.85 in round 300, clamped from round 340 on."""
+    net = small_network()
+    step = dict(compose(mix_with_previous(alpha=0.1, slope=2.5e-3)).hooks("step"))["mix_with_previous"]
+    old, new = torch.zeros(net.size), torch.ones(net.size)
+    updates = arrived(new[None], torch.ones(1, net.n_layers), [1.0], [1.0])
+    for t, alpha in ((1, 0.1025), (100, 0.35), (300, 0.85), (340, 0.95), (1000, 0.95)):
+        mixed, _ = step(None, ROUND._replace(number=t), old, new, updates)
+        assert float(mixed[0]) == pytest.approx(1 - alpha, abs=1e-6)
+
+
+def test_contrastive_term_by_hand() -> None:
+    """z = z_glob and z_prev at a cosine of s: softplus((s - 1) / T)."""
+    net = small_network()
+    params = net.initial()
+    method = make_method("moon(mu=3.0, temperature=0.5)")
+    previous = params.clone()
+    previous[: net.layout.layers[0].stop] *= -1
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    c = client(method, net, params, [5.0, 0, 0, 0], own={"model_contrastive": previous})
+    ((_, penalty),) = method.hooks("penalty")
+    value = penalty(c, Batch(x, torch.zeros(5, dtype=torch.int64)), net(params, x))
+    s = torch.nn.functional.cosine_similarity(net.features(params, x), net.features(previous, x))
+    expected = sum(-math.log(math.exp(2) / (math.exp(2) + math.exp(2 * float(v)))) for v in s) / 5
+    assert float(value) == pytest.approx(3.0 * expected, rel=1e-5)
+
+
+def test_masks_of_the_papers_network() -> None:
+    """FES on AMA's CNN: the three linear layers; FedBABU: all but the last."""
+    net = build("cnn_ama", (1, 28, 28), 10, 0, Key.root(0))
+    ((_, mask),) = make_method("classifier_only_when_limited").hooks("trainable")
+    assert mask(net, facts([1.0], limited=1.0)).tolist() == [0, 0, 1, 1, 1]
+    assert mask(net, facts([1.0], limited=0.0)).tolist() == [1] * 5
+    ((_, body),) = make_method("fedbabu").hooks("trainable")
+    assert body(net, facts([1.0])).tolist() == [1, 1, 1, 1, 0]
+    ((_, head),) = make_method("classifier_only").hooks("trainable")
+    assert head(net, facts([1.0])).tolist() == [0, 0, 1, 1, 1]
+
+
+def test_less_work_only_for_limited_devices() -> None:
+    ((_, plan),) = make_method("less_work_when_limited(fraction=0.25)").hooks("plan")
+    ten = torch.full((2,), 10.0)
+    given = Plan(ten, ten, ten, torch.zeros(2), torch.tensor([0.0, 1.0]))
+    assert plan(None, ROUND, torch.arange(2), given).epochs.tolist() == [10.0, 2.5]
+    assert plan(None, ROUND, torch.arange(2), given._replace(limited=None)).epochs.tolist() == [10.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("method", "same_as"),
+    [
+        ("ama_fes(alpha0=0, eta=0)", "fedavg"),
+        ("ama_fes", "ama"),
+        ("fes", "fedavg"),
+        ("naive_fl", "fedavg"),
+        ("less_work_when_limited(fraction=0.5)", "fedavg"),
+        ("rebafl(eps=1, mu=0)", "fedavg"),
+        ("moon(mu=0)", "fedavg"),
+        ("retrain_head(per_class=2, steps=0)", "fedavg"),
+        ("bsm_fedavg", "relaxed_balanced_softmax(eps=0)"),
+    ],
+)
+def test_neutral_settings_bit_for_bit(method: str, same_as: str) -> None:
+    """With no limited device, FES is full training; alpha0 = eta = 0, eps = 1, mu = 0 are FedAvg."""
+    ours, other = (Run(small_experiment(m), None).go().params for m in (method, same_as))
+    assert torch.equal(ours, other)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "ama_fes+rebafl",
+        "scaffold+relaxed_balanced_softmax",
+        "fedadam+rebafl",
+        "feddyn+rebafl+fes",
+        "moon+fedlc+fednova",
+        "fedbabu+ama+fedrs",
+        "rebafl+moon+label_smoothing+fedavgm",
+        "naive_fl+rebafl",
+        "fedavg_ft(per_class=3)+bsm_fedavg+ama",
+        "fedprox_limited+rebafl",
+    ],
+)
+def test_combinations_that_no_paper_tried(method: str) -> None:
+    """They train, and each of their ingredients matters."""
+    made = Run(small_experiment(method, limited=(1,)), None).go()
+    assert torch.isfinite(made.params).all()
+    for piece in method.split("+"):
+        alone = Run(small_experiment(piece, limited=(1,)), None).go()
+        assert not torch.equal(alone.params, made.params)
+
+
+@pytest.mark.parametrize(
+    "method", ["fedbabu+classifier_only", "fedbabu+rebafl", "fedbabu+fedavg_ft", "naive_fl+fes", "moon+classifier_only"]
+)
+def test_combinations_without_meaning_are_refused(method: str) -> None:
+    with pytest.raises(ConflictError, match="cannot be combined"):
+        make_method(method)

@@ -1,0 +1,78 @@
+"""A run that can be killed: started in a process of its own as ``python -m tests.run.killable FOLDER CASE``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motley.core.keys import Key
+from motley.core.part import compose
+from motley.fleet.fleet import Fate, Fleet
+from motley.methods import make_method
+from motley.protocol.federation import PROTOCOLS, Federation
+from motley.run.records import Record
+from motley.run.runner import Result, resume, start
+from tests import tiny
+
+
+@PROTOCOLS.add("wandering", hidden=("fed",))
+async def wandering(fed: Federation) -> None:
+    """Rounds that end while updates are in the air, held back, or landed and not yet looked at."""
+    async for rnd in fed.rounds():
+        fed.dispatch(rnd, fed.select(rnd))
+        if rnd.number % 3 == 0:
+            fed.aggregate(rnd, await fed.arrivals(until=fed.now + 2.0))
+            await fed.sleep(1.5)  # something lands now, and is taken in the next round
+        else:
+            fed.aggregate(rnd, await fed.arrivals(at_least=2))
+
+
+def wander(key: Key, client: int, number: int, fate: Fate) -> Fate:
+    """Some are late by rounds, some by seconds, some are lost; the clock sees many ties."""
+    chance = key.fold("wander", client, number).generator()
+    lost, rounds, delay = chance.random() < 0.15, int(chance.integers(0, 4)), float(chance.integers(0, 3))
+    return fate._replace(lost=lost, delay_rounds=rounds, delay=delay)  # NumPy's own types on purpose
+
+
+def even_fleet() -> Fleet:
+    """Devices and links so fast that only whole seconds of delay count: many ties."""
+    fleet = Fleet.ideal(12, Key.root(9)).with_(fortune=(wander,))
+    fast = np.full(12, np.inf)
+    return fleet.with_(flops=fast, up=fast, down=fast)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "scaffold": {"method": "scaffold+fedavgm", "fleet": None},
+    "ties": {"method": "scaffold+fedavgm", "fleet": even_fleet(), "protocol": "wandering"},
+    "uneven": {"method": "feddyn", "fleet": tiny.uneven_fleet(12).with_(fortune=(wander,)), "protocol": "wandering"},
+}
+
+
+def given(case: str) -> dict[str, Any]:
+    chosen = CASES[case]
+    data = tiny.data((7, 16, 5, 21, 10, 13) * 2)
+    method = compose(make_method(chosen["method"]), protocol=chosen.get("protocol"), name=case)
+    return {"data": data, "net": tiny.network(data), "method": method, "fleet": chosen["fleet"]}
+
+
+def begin(folder: Path, case: str, rounds: int = 12, **options: Any) -> Result:
+    recipe = tiny.recipe(rounds=rounds, cohort=4, checkpoint_seconds=0.0, state_memory_mb=0.001, epochs=1.0, lr=0.05)
+    return start(recipe, folder, **given(case), **options)
+
+
+def again(folder: Path, case: str, **options: Any) -> Result:
+    return resume(folder, **given(case), **options)
+
+
+def facts(records: list[Record]) -> list[dict[str, Any]]:
+    """Everything in records but the time on the wall."""
+    return [{key: value for key, value in asdict(record).items() if key != "wall_time"} for record in records]
+
+
+if __name__ == "__main__":
+    place, name, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    (again if (place / "checkpoint" / "checkpoint.json").exists() else lambda *a: begin(*a, rounds=rounds))(place, name)

@@ -1,0 +1,137 @@
+"""A tiny experiment that tests share: a table of two dozen columns, unequal clients, a fleet on which parts matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from motley.core.keys import Key
+from motley.core.network import Network
+from motley.core.part import Method
+from motley.data.dataset import Dataset
+from motley.data.federated import FederatedData, Partition
+from motley.fleet.fleet import Fate, Fleet
+from motley.nets.zoo import build
+from motley.run.experiment import Experiment, prepare
+from motley.run.recipe import Recipe
+from motley.run.runner import Result, Run
+
+SIZES = (7, 16, 5, 21, 10, 13)
+CLASSES = 4
+
+
+def dataset(n_features: int = 9, n_classes: int = CLASSES, n: int = sum(SIZES), seed: int = 1) -> Dataset:
+    """Classes around centres of their own: a table of ``n`` rows, and 40 rows to test on."""
+    rng = Key.root(seed).fold("tiny").generator()
+    centres = rng.normal(0, 1.0, (n_classes, n_features))
+    y = np.arange(n + 40) % n_classes
+    x = (centres[y] + rng.normal(0, 0.8, (n + 40, n_features))).astype(np.float32)
+    inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+    return Dataset("tiny", inputs[:n], labels[:n], inputs[n:], labels[n:], n_classes)
+
+
+def data(sizes: tuple[int, ...] = SIZES, **options: Any) -> FederatedData:
+    """Unequal clients, each with an uneven share of the classes."""
+    whole = dataset(n=sum(sizes), **options)
+    order = np.argsort(whole.y.numpy() + 2.5 * Key.root(2).fold("mix").generator().random(len(whole)), kind="stable")
+    return FederatedData(whole, Partition.of(np.split(order, np.cumsum(sizes)[:-1])))
+
+
+def image_data(sizes: tuple[int, ...] = SIZES) -> FederatedData:
+    """The same as images of one channel, 8 x 8."""
+    flat = data(sizes, n_features=64)
+    d = flat.dataset
+    images = Dataset("tiny", d.x.view(-1, 1, 8, 8), d.y, d.test_x.view(-1, 1, 8, 8), d.test_y, CLASSES, kind="image")
+    return FederatedData(images, flat.partition)
+
+
+def network(federated: FederatedData, hidden: tuple[int, ...] = (6, 5)) -> Network:
+    spec = f"mlp(hidden={list(hidden)})"
+    return build(spec, federated.dataset.input_shape, CLASSES, 0, Key.root(3).fold("init"))
+
+
+class Affordable:
+    """Client i can train only ``epochs[i]`` epochs in every round."""
+
+    def __init__(self, epochs: dict[int, float]) -> None:
+        self.epochs = epochs
+
+    def __call__(self, key: Key, client: int, number: int, fate: Fate) -> Fate:
+        return fate._replace(affordable=self.epochs.get(client, float("inf")))
+
+
+class Lost:
+    """Updates of these (client, round) pairs are lost."""
+
+    def __init__(self, *pairs: tuple[int, int]) -> None:
+        self.pairs = set(pairs)
+
+    def __call__(self, key: Key, client: int, number: int, fate: Fate) -> Fate:
+        return fate._replace(lost=(client, number) in self.pairs)
+
+
+class DelayRounds:
+    """Updates of these (client, round) pairs come so many rounds later."""
+
+    def __init__(self, rounds: dict[tuple[int, int], int]) -> None:
+        self.rounds = rounds
+
+    def __call__(self, key: Key, client: int, number: int, fate: Fate) -> Fate:
+        return fate._replace(delay_rounds=self.rounds.get((client, number), 0))
+
+
+class Present:
+    """Who is there, by round."""
+
+    def __init__(self, by_round: dict[int, list[int]]) -> None:
+        self.by_round = by_round
+
+    def __call__(self, key: Key, number: int, now: float, here: Any) -> Any:
+        if number not in self.by_round:
+            return here
+        there = np.zeros_like(here)
+        there[self.by_round[number]] = True
+        return here & there
+
+
+def uneven_fleet(n: int = len(SIZES)) -> Fleet:
+    """Devices up to six times apart, half of them limited, some of which cannot train as long as wanted."""
+    speed = 1e6 * np.linspace(1, 6, n)
+    fleet = Fleet.ideal(n, Key.root(4))
+    limited = np.arange(n) % 2 == 0
+    return fleet.with_(
+        flops=speed, up=speed / 50, down=speed / 10, limited=limited, fortune=(Affordable({0: 1.2, 2: 0.7, 4: 1.6}),)
+    )
+
+
+def recipe(**changes: Any) -> Recipe:
+    base: dict[str, Any] = {
+        "rounds": 3,
+        "cohort": 4,
+        "epochs": 2.0,
+        "batch_size": 4,
+        "lr": 0.1,
+        "seed": 5,
+        "executor": "loop",
+    }
+    return Recipe(**{**base, **changes})
+
+
+def experiment(
+    method: Method | None = None,
+    *,
+    fleet: Fleet | None = None,
+    federated: FederatedData | None = None,
+    net: Network | None = None,
+    **changes: Any,
+) -> Experiment:
+    federated = federated or data()
+    net = net or network(federated)
+    return prepare(recipe(**changes), data=federated, net=net, method=method, fleet=fleet)
+
+
+def run(method: Method | None = None, **given: Any) -> Result:
+    """Runs it in memory."""
+    return Run(experiment(method, **given), None).go()
