@@ -36,8 +36,8 @@ class Facts(NamedTuple):
     limited: Tensor  # 1 if its device is computing-limited, float32
     speed: Tensor  # seconds for one epoch of the whole model on this device, float32
     upload: Tensor  # seconds to send the whole model up, float32
-    download: Tensor  # seconds to receive the whole model, float32
-    capability: Tensor  # speed of this device as a share of the fleet's fastest, float32
+    download: Tensor = torch.zeros(())  # seconds to receive the whole model, float32
+    capability: Tensor = torch.ones(())  # speed of this device as a share of the fleet's fastest, float32
 
 
 class Data:

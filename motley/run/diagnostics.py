@@ -20,7 +20,7 @@ from torch import Tensor
 from motley.client.trainer import Task, Training, n_steps, train
 from motley.core.part import compose
 from motley.core.registry import Registry
-from motley.core.types import Data, Facts, Round, Updates
+from motley.core.types import Data, Facts, Round, Tree, Updates
 from motley.run.evaluation import Scores
 from motley.run.experiment import Experiment, initial_params
 from motley.server.retrain import train_head
@@ -35,11 +35,11 @@ class Moment:
 
     experiment: Experiment
     round: Round
-    params: Tensor  # [P] the new global model
-    updates: Updates | None  # what was merged; None where nothing came
+    params: Tensor  # [P] the new global model, or what the protocol shows in its place
+    updates: Updates | None  # what was merged or handed on; None where nothing came
     scores: Scores | None  # None where this round is not evaluated
     accuracies: list[float]  # of all evaluated rounds so far, this one included
-    memory: dict[str, Any] = field(default_factory=dict)  # of one run; may be lost when it is resumed
+    memory: dict[str, Tree] = field(default_factory=dict)  # of one run; survives a checkpoint
 
 
 DIAGNOSTICS: Registry[dict[str, Any]] = Registry("diagnostic")
@@ -54,13 +54,18 @@ class Diagnostics:
     def __init__(self, names: Iterable[str], experiment: Experiment) -> None:
         self.functions: list[Callable[[Moment], dict[str, Any]]] = [DIAGNOSTICS[name].factory for name in names]
         self.experiment = experiment
-        self.memory: dict[str, Any] = {}
 
     def measure(
-        self, rnd: Round, params: Tensor, updates: Updates | None, scores: Scores | None, accuracies: list[float]
+        self,
+        rnd: Round,
+        params: Tensor,
+        updates: Updates | None,
+        scores: Scores | None,
+        accuracies: list[float],
+        memory: dict[str, Tree],
     ) -> dict[str, Any]:
         """Everything asked for, after one round."""
-        moment = Moment(self.experiment, rnd, params, updates, scores, accuracies, self.memory)
+        moment = Moment(self.experiment, rnd, params, updates, scores, accuracies, memory)
         found: dict[str, Any] = {}
         for function in self.functions:
             found.update(function(moment))
@@ -108,10 +113,10 @@ def centralised(moment: Moment) -> dict[str, Any]:
     The twin starts from the same weights and takes, in each round, as many minibatch steps as a client of mean size
     would, on minibatches drawn from all clients' samples together, with the same optimizer and learning rate.
     """
-    done, twin = moment.memory.get("centralised", (0, initial_params(moment.experiment)))
-    for number in range(done + 1, moment.round.number + 1):
+    done, twin = moment.memory.get("centralised", (torch.tensor(0), initial_params(moment.experiment)))
+    for number in range(int(done) + 1, moment.round.number + 1):
         twin = _central_round(moment.experiment, twin.to(moment.params.device), number)
-    moment.memory["centralised"] = (moment.round.number, twin)
+    moment.memory["centralised"] = (torch.tensor(moment.round.number), twin)
     return {"centralised": float((moment.params - twin).norm() / twin.norm())}
 
 
@@ -134,9 +139,7 @@ def _facts(e: Experiment, n: int, lr: float, steps: int, device: torch.device) -
 
     labels = torch.zeros(e.data.n_classes, device=device)
     zero, rate = one(0.0), one(lr)
-    return Facts(
-        one(0), one(0), one(float(n)), labels, rate, one(1.0), one(float(steps)), zero, zero, zero, zero, one(1.0)
-    )
+    return Facts(one(0), one(0), one(float(n)), labels, rate, one(1.0), one(float(steps)), zero, zero, zero)
 
 
 @_add()
