@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import motley
-from motley.commands import bench, listing, report, run
+from motley.commands import bench, listing, report, run, tune
 from motley.commands.tools import Interrupted
 from motley.core.errors import InputError, MotleyError
 
@@ -31,6 +31,7 @@ app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("list")(listing.show)
 app.command("report")(report.report)
+app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
 
 

@@ -90,6 +90,7 @@ def begin(training: Training, task: Task, data: Data) -> Client:
         notes={},
         dials=task.dials,
         net=net,
+        batch_size=training.batch_size,
     )
     for _, hook in method.hooks("begin"):
         c = hook(c, data)

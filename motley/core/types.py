@@ -99,6 +99,7 @@ class Client:
     notes: dict[str, Tree]  # what each part remembers during this task only
     dials: dict[str, dict[str, Tensor]]  # the parts' numbers in this round
     net: Network = field(repr=False)  # the model's functions; the same for all clients
+    batch_size: int = 32  # of the local minibatches; the same for all clients
 
     def with_(self, **changes: Any) -> Client:
         """A changed copy; called after every step, hence not by `dataclasses.replace`, which takes twice as long."""
@@ -121,12 +122,13 @@ class Client:
 _CLIENT_FIELDS = ("params", "start", "trained", "facts", "key", "epoch", "loss", "down", "own", "notes", "dials")
 
 
-def _flatten_client(c: Client) -> tuple[list[Any], Network]:
-    return [getattr(c, name) for name in _CLIENT_FIELDS], c.net
+def _flatten_client(c: Client) -> tuple[list[Any], tuple[Network, int]]:
+    return [getattr(c, name) for name in _CLIENT_FIELDS], (c.net, c.batch_size)
 
 
-def _unflatten_client(values: Any, net: Network) -> Client:
-    return Client(**dict(zip(_CLIENT_FIELDS, values, strict=True)), net=net)
+def _unflatten_client(values: Any, alike: tuple[Network, int]) -> Client:
+    net, batch_size = alike
+    return Client(**dict(zip(_CLIENT_FIELDS, values, strict=True)), net=net, batch_size=batch_size)
 
 
 register_pytree_node(Client, _flatten_client, _unflatten_client, serialized_type_name="motley.Client")
@@ -218,11 +220,25 @@ def tree_bytes(tree: Tree) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
+def stack_rows(rows: list[Tensor]) -> Tensor:
+    """`torch.stack`, without a copy where the rows already lie one after the other in one tensor."""
+    first = rows[0]
+    width = first.numel()
+    if first.is_contiguous() and first._base is not None and len(rows) * width <= first._base.numel():
+        begin, storage = first.storage_offset(), first.untyped_storage().data_ptr()
+        if all(
+            row.storage_offset() == begin + i * width and row.untyped_storage().data_ptr() == storage
+            for i, row in enumerate(rows)
+        ):
+            return first.as_strided((len(rows), *first.shape), (width, *first.stride()))
+    return torch.stack(rows)
+
+
 def stack_trees(trees: list[Tree]) -> Tree:
     """Stacks equal trees along a new leading axis."""
     first = trees[0]
     if isinstance(first, Tensor):
-        return torch.stack(trees)
+        return stack_rows(trees)
     if isinstance(first, dict):
         return {key: stack_trees([tree[key] for tree in trees]) for key in first}
     if isinstance(first, tuple):

@@ -1,6 +1,6 @@
 """Protocols: the order of a round, as async functions over a `Federation`."""
 
-from motley.protocol import asynchronous, late, semi, synchronous, tiers
+from motley.protocol import asynchronous, late, redistribute, semi, synchronous, tiers
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation, Flight, Weights
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Weights",
     "asynchronous",
     "late",
+    "redistribute",
     "semi",
     "synchronous",
     "tiers",

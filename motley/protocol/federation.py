@@ -62,6 +62,8 @@ class Federation(Protocol):
 
     options: dict[str, Any]  # the protocol's own settings
     weights: Weights  # the global model
+    shown: Weights | None  # what is evaluated, and reported at the end, in place of the global model
+    memory: dict[str, Tree]  # what the protocol must remember from round to round; survives a checkpoint
 
     @property
     def n_clients(self) -> int:
@@ -70,10 +72,6 @@ class Federation(Protocol):
     @property
     def profile(self) -> list[float]:
         """Seconds a task of each client takes when nothing goes wrong, as profiling says."""
-
-    @property
-    def last_merged(self) -> list[int]:
-        """Whose updates the last aggregation merged; survives a checkpoint."""
 
     @property
     def now(self) -> float:
@@ -128,11 +126,23 @@ class Federation(Protocol):
     def discard(self, arrivals: Sequence[Arrival]) -> None:
         """Counts arrivals that came too late to be used."""
 
-    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
-        """Lets parts learn from arrivals that are handed on rather than aggregated; accepts the clients' own state."""
+    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        """Lets parts learn from arrivals that are handed on rather than aggregated; accepts the clients' own state.
 
-    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
-        """Merges arrivals into the global model and accepts the clients' own state."""
+        Returns the arrivals that are sound (finite); the others are refused as in `aggregate`.
+        """
+
+    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival], *, observed: bool = False) -> None:
+        """Merges arrivals into the global model and accepts the clients' own state.
+
+        ``observed``: parts have learned from them before (`observe`), so they are merged and nothing else.
+        """
+
+    def preview(self, rnd: Round, arrivals: Sequence[Arrival]) -> Weights:
+        """The model that aggregating these arrivals would give; nothing is changed."""
+
+    def note(self, **numbers: Any) -> None:
+        """Writes numbers, or lists of them, into this round's record."""
 
     async def sleep(self, seconds: float) -> None:
         """Lets time pass."""

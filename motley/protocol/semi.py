@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from motley.core.errors import InputError
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation
 from motley.protocol.late import EMPTY_SECONDS
@@ -24,7 +26,7 @@ async def semi_asynchronous(fed: Federation, lag: int = 5) -> None:
         fed.give_up([flight for flight in fed.flights if rnd.number - flight.round > lag])
         fed.dispatch(rnd, fed.select(rnd, fed.n_clients))
         until = None if rnd.deadline is None else fed.now + rnd.deadline
-        merged_last = set(fed.last_merged)
+        merged_last = set(fed.memory["merged"].tolist()) if "merged" in fed.memory else set()
         came: list[Arrival] = fed.take()
         while _fresh(came, merged_last) < rnd.cohort and fed.flights and (until is None or fed.now < until):
             if all(flight.over() and not flight.done() for flight in fed.flights):
@@ -36,6 +38,7 @@ async def semi_asynchronous(fed: Federation, lag: int = 5) -> None:
         picked = sorted(came, key=lambda arrival: arrival.client in merged_last)[: rnd.cohort]  # stable: first come
         chosen = set(map(id, picked))
         fed.aggregate(rnd, picked)
+        fed.memory["merged"] = torch.tensor([arrival.client for arrival in picked], dtype=torch.int64)
         fed.observe(rnd, [arrival for arrival in came if id(arrival) not in chosen])
 
 

@@ -32,6 +32,10 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     tensors: dict[str, Tensor] = {"weights": fed.weights.value}
     tensors.update(to_named(fed.server.state, "server"))
     tensors.update({"chosen": torch.from_numpy(fed.chosen), "heard": torch.from_numpy(fed.heard)})
+    tensors.update(to_named(fed.memory, "memory"))
+    tensors.update(to_named(fed.measures, "measures"))
+    if fed.shown is not None:
+        tensors["shown"] = fed.shown.value
     flights, shared = _flights(fed)
     tensors.update(shared)
     name = f"state-{fed.round:06d}.safetensors"
@@ -44,7 +48,6 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
         "sha256": digest,
         "clients": fed.store.checkpoint(),
         "flights": flights,
-        "last_merged": fed.last_merged,
         "upload_bytes": [fed.charges.extra_bytes, fed.charges.payload_bytes],
         **extra,
     }
@@ -135,9 +138,11 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
         raise StateError(f"The checkpoint {path} cannot be read: {error}.") from None
     fed.weights = Weights(named["weights"])
     fed.server.load(_below(named, "server"))
+    fed.memory = _below(named, "memory")
+    fed.measures = _below(named, "measures")
+    fed.shown = Weights(named["shown"]) if "shown" in named else None
     fed.store.restore(content["clients"])
     fed.chosen, fed.heard = named["chosen"].cpu().numpy(), named["heard"].cpu().numpy()
-    fed.last_merged = list(content["last_merged"])
     trees: dict[str, Any] = {}
 
     def tree(name: str) -> Any:

@@ -20,6 +20,7 @@ class Scores(NamedTuple):
     macro_f1: float
     auc: float | None
     per_class: tuple[float, ...]  # accuracy within each true class; nan where the class is absent
+    weighted_f1: float = 0.0  # F1 of each class, weighted by its samples
 
 
 @torch.no_grad()
@@ -44,6 +45,7 @@ def scores(logits: Tensor, y: Tensor) -> Scores:
         macro_f1=float(f1[seen].mean()),
         auc=area_under_curve(logits[:, 1] - logits[:, 0], y) if n_classes == 2 else None,
         per_class=tuple((hits / true).tolist()),
+        weighted_f1=float((f1 * true).sum() / true.sum()),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -16,7 +17,9 @@ from motley.core.part import Method, compose
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
 from motley.data.federated import FederatedData
+from motley.data.holdout import divide
 from motley.data.partition import make_partition
+from motley.data.skew import make_skews
 from motley.fleet import Fleet, make_fleet
 from motley.methods import make_method
 from motley.nets.cost import Cost, cost_of
@@ -36,6 +39,7 @@ class Experiment:
     training: Training
     cost: Cost
     key: Key
+    validation: Dataset | None = None  # its test set holds the validation samples
 
     @property
     def net(self) -> Network:
@@ -61,8 +65,11 @@ def prepare(
     if recipe.protocol is not None:
         method = compose(method, protocol=recipe.protocol, name=method.name)
     PROTOCOLS[method.protocol]
+    validation = None
     if data is None:
-        data = divide(recipe, load_dataset(recipe.data), key)
+        data, validation = divide(
+            recipe.split, load_dataset(recipe.data), partial(share_out, recipe), recipe.fold, _data_key(recipe)
+        )
     dataset = data.dataset
     if net is None:
         net = build(recipe.model, dataset.input_shape, dataset.n_classes, dataset.vocabulary, key.fold("init"))
@@ -71,13 +78,20 @@ def prepare(
     if fleet is None:
         fleet = make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
     training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size)
-    return Experiment(recipe, data, fleet, method, training, cost_of(net, dataset.inputs(dataset.x[:1])), key)
+    cost = cost_of(net, dataset.inputs(dataset.x[:1]))
+    return Experiment(recipe, data, fleet, method, training, cost, key, validation)
 
 
-def divide(recipe: Recipe, dataset: Dataset, key: Key) -> FederatedData:
+def _data_key(recipe: Recipe) -> Key:
+    """Decides who holds what: fixed with ``data_seed`` while the run's own seed changes."""
+    return Key.root(recipe.seed if recipe.data_seed is None else recipe.data_seed)
+
+
+def share_out(recipe: Recipe, dataset: Dataset) -> FederatedData:
     """A data set divided among clients as the recipe says."""
+    key = _data_key(recipe)
     partition = make_partition(recipe.partition, dataset, recipe.clients, key.fold("partition"))
-    return FederatedData(dataset, partition)
+    return FederatedData(dataset, partition, make_skews(recipe.skew or "", dataset, partition, key))
 
 
 def initial_params(experiment: Experiment) -> Tensor:

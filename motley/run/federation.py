@@ -15,7 +15,7 @@ from torch import Tensor
 from motley.client.trainer import Outcome, Training, n_steps
 from motley.core.errors import TrainingError
 from motley.core.keys import Key
-from motley.core.types import Outcomes, Plan, Pool, Round, Updates, stack_trees, tree_bytes
+from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, stack_rows, stack_trees, tree_bytes
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fleet
 from motley.nets.cost import Cost
@@ -57,6 +57,7 @@ class Tally:
     bytes_up: int = 0
     loss_sum: float = 0.0
     samples: float = 0.0
+    notes: dict[str, Any] = field(default_factory=dict)  # what the protocol or a measurement adds to the record
 
 
 class Event(NamedTuple):
@@ -131,6 +132,9 @@ class SimulatedFederation:
         self.executor = executor
         self.server = server
         self.weights = Weights(params)
+        self.shown: Weights | None = None
+        self.memory: dict[str, Tree] = {}
+        self.measures: dict[str, Tree] = {}  # what diagnostics remember from round to round
         self.key = key
         self.schedule = schedule
         self.store = store
@@ -139,7 +143,7 @@ class SimulatedFederation:
         self.loop = VirtualLoop(on_idle=self._train_waiting)  # type: ignore[abstract]
         self.round = 0
         self.tally = Tally()
-        self.merged: Updates | None = None  # what this round's last aggregation merged
+        self.came: Updates | None = None  # what was last handed on or merged in this round
         self._air: list[Flying] = []  # dispatched, neither delivered nor given up
         self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
         self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
@@ -149,7 +153,6 @@ class SimulatedFederation:
         self._choices = 0  # selections made in this round
         self.chosen = np.zeros(data.n_clients, np.int64)  # tasks each client was given
         self.heard = np.zeros(data.n_clients, np.int64)  # updates of each client that were merged
-        self.last_merged: list[int] = []
         self.trace: list[Event] | None = None  # set to a list to record every event
         self.charges = Charges(training, data, fleet, cost)
         self._sizes = torch.from_numpy(data.sizes.astype(np.float32))
@@ -177,7 +180,7 @@ class SimulatedFederation:
     async def rounds(self) -> AsyncIterator[Round]:
         while self.round < self.schedule.rounds:
             self.round += 1
-            self.merged = None
+            self.came = None
             rnd = self._round()
             self._release()
             await asyncio.sleep(0)  # what was held back for this round settles now
@@ -293,24 +296,40 @@ class SimulatedFederation:
     def discard(self, arrivals: Sequence[Arrival]) -> None:
         self.tally.late += len(arrivals)
 
-    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
+        arrivals = self._sound(arrivals)
         if arrivals:
-            self.server.observe(rnd, self._updates(rnd, arrivals))
+            self.came = self._updates(rnd, arrivals)
+            self.server.observe(rnd, self.came)
             self._accept(arrivals)
+        return arrivals
 
-    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival]) -> None:
+    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival], *, observed: bool = False) -> None:
         arrivals = self._sound(arrivals)
         if not arrivals:
             return
-        self.merged = updates = self._updates(rnd, arrivals)
-        self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
-        self.server.observe(rnd, updates)
+        updates = self._updates(rnd, arrivals)
+        if not observed:
+            self.came = updates
+            self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
+            self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
-        self.last_merged = [arrival.client for arrival in arrivals]
-        np.add.at(self.heard, self.last_merged, 1)
+        np.add.at(self.heard, [arrival.client for arrival in arrivals], 1)
         if self.trace is not None:
             self.trace.append(Event(self.now, "aggregate", -1, rnd.number))
-        self._accept(arrivals)
+        if not observed:
+            self._accept(arrivals)
+
+    def preview(self, rnd: Round, arrivals: Sequence[Arrival]) -> Weights:
+        if not arrivals:
+            return self.weights
+        state = dict(self.server.state)
+        value = self.server.aggregate(rnd, self.weights.value, self._updates(rnd, arrivals))
+        self.server.state = state
+        return Weights(value)
+
+    def note(self, **numbers: Any) -> None:
+        self.tally.notes.update(numbers)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -522,9 +541,13 @@ class SimulatedFederation:
 
     def _sound(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Refuses updates that are not finite: stops with a sentence, or drops them and counts them lost."""
-        good = [arrival for arrival in arrivals if bool(torch.isfinite(arrival.delta).all())]
+        if not arrivals:
+            return []
+        sums = stack_rows([arrival.delta for arrival in arrivals]).sum(1)  # finite only if all of them are
+        fine = torch.isfinite(sums).tolist()
+        good = [arrival for arrival, ok in zip(arrivals, fine, strict=True) if ok]
         if len(good) < len(arrivals):
-            bad = next(arrival for arrival in arrivals if not bool(torch.isfinite(arrival.delta).all()))
+            bad = next(arrival for arrival, ok in zip(arrivals, fine, strict=True) if not ok)
             if self.schedule.on_bad_update == "stop":
                 raise TrainingError(
                     f"The update of client {bad.client} in round {bad.round} is not finite (NaN or infinite); "
@@ -555,8 +578,8 @@ class SimulatedFederation:
             round=number,
             age=(rnd.number - number).to(torch.float32),
             start=start,
-            delta=torch.stack([arrival.delta for arrival in arrivals]),
-            trained=torch.stack([arrival.trained for arrival in arrivals]),
+            delta=stack_rows([arrival.delta for arrival in arrivals]),
+            trained=torch.stack([arrival.trained for arrival in arrivals]).to(first.device),
             n=column("n"),
             loss=column("loss"),
             steps=column("steps"),

@@ -7,6 +7,7 @@ import math
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -44,6 +45,21 @@ class Record:
         content = {key: value for key, value in asdict(self).items() if value not in (None, [], {})}
         finite = {key: value for key, value in content.items() if not isinstance(value, float) or math.isfinite(value)}
         return json.dumps(finite)
+
+
+GOALS = {"accuracy": 1, "macro_f1": 1, "weighted_f1": 1, "auc": 1, "loss": -1}
+"""Scores that validation data give, and whether more is better."""
+
+
+def validated(records: Iterable[Record], goal: str) -> dict[str, float] | None:
+    """The round with the best validation score, that score, and the test score of the same round."""
+    name = f"validation_{goal}"
+    found = [record for record in records if name in record.extra]
+    if not found:
+        return None
+    best = max(found, key=lambda record: (GOALS[goal] * record.extra[name], -record.round))
+    test = best.extra[goal] if goal in best.extra else getattr(best, goal)
+    return {"round": best.round, "validation": best.extra[name], "test": test}
 
 
 def read_records(path: Path) -> list[Record]:

@@ -24,7 +24,7 @@ from motley.data.split import balanced_sample
 from motley.nets.cost import flops
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import Federation
-from motley.run import checkpoint
+from motley.run import checkpoint, divergence  # noqa: F401 (the second registers diagnostics)
 from motley.run.charges import profiled
 from motley.run.diagnostics import Diagnostics, stability
 from motley.run.evaluation import Scores, evaluate
@@ -34,7 +34,7 @@ from motley.run.fairness import participation
 from motley.run.federation import Schedule, SimulatedFederation, Tally
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
-from motley.run.records import Record, environment, read_records
+from motley.run.records import GOALS, Record, environment, read_records, validated
 from motley.run.store import ClientStore
 from motley.server.server import Server
 
@@ -50,11 +50,13 @@ class Result:
     records: list[Record]
     params: Tensor
     summary: dict[str, Any]
-    net: Network
+    net: Network | None = None  # None: the run broke off, and this stands for what it left
 
     @property
     def model(self) -> nn.Module:
         """A copy of the model with the trained weights."""
+        if self.net is None:
+            raise StateError("This run broke off, so there is no model.")
         module = copy.deepcopy(self.net.module)
         with torch.no_grad():
             for name, value in self.net.layout.unflatten(self.params.cpu()).items():
@@ -115,6 +117,11 @@ class Run:
         return self.folder / "checkpoint" if self.folder else None
 
     @property
+    def model(self) -> Tensor:
+        """The model as it is now: the global one, or what the protocol shows in its place."""
+        return (self.fed.shown or self.fed.weights).value
+
+    @property
     def wall(self) -> float:
         return self._wall_before + time.perf_counter() - self._begun
 
@@ -145,11 +152,17 @@ class Run:
     def _after_round(self, fed: SimulatedFederation, rnd: Round, tally: Tally) -> None:
         scores = None
         if rnd.number % self.recipe.evaluate_every == 0 or rnd.number == self.recipe.rounds:
-            scores = evaluate(self.experiment.net, fed.weights.value, self.experiment.dataset)
+            scores = evaluate(self.experiment.net, self.model, self.experiment.dataset)
             if scores.loss != scores.loss:
                 raise TrainingError(
                     f"The global model is not finite after round {rnd.number}; lower the learning rate "
                     "(or the server's step)."
+                )
+            if self.experiment.validation is not None:
+                held = evaluate(self.experiment.net, self.model, self.experiment.validation)
+                fed.note(weighted_f1=scores.weighted_f1)
+                fed.note(
+                    **{f"validation_{name}": getattr(held, name) for name in GOALS if getattr(held, name) is not None}
                 )
         record = Record(
             round=rnd.number,
@@ -167,7 +180,7 @@ class Run:
             macro_f1=scores.macro_f1 if scores else None,
             auc=scores.auc if scores else None,
             staleness=tally.stale,
-            extra={**_ends(tally), **self._diagnose(fed, rnd, scores)},
+            extra={**_ends(tally), **tally.notes, **self._diagnose(fed, rnd, scores)},
         )
         self.records.append(record)
         if self.folder is not None:
@@ -184,7 +197,7 @@ class Run:
         accuracies = [record.accuracy for record in self.records if record.accuracy is not None]
         if scores is not None:
             accuracies.append(scores.accuracy)
-        return self.diagnostics.measure(rnd, fed.weights.value, fed.merged, scores, accuracies)
+        return self.diagnostics.measure(rnd, self.model, fed.came, scores, accuracies, fed.measures)
 
     def _save(self) -> None:
         if self._checkpoints is not None:
@@ -205,7 +218,7 @@ class Run:
     def _finish(self) -> Result:
         measured = [record for record in self.records if record.accuracy is not None]
         last = measured[-1]
-        summary = {
+        summary: dict[str, Any] = {
             "run": str(self.folder) if self.folder else None,
             "rounds": self.records[-1].round,
             "accuracy": last.accuracy,
@@ -217,15 +230,17 @@ class Run:
             "bytes_down": sum(record.bytes_down for record in self.records),
             "lost": sum(record.lost for record in self.records),
             "late": sum(record.late for record in self.records),
-            "model_sha256": checkpoint.flat_sha256(self.fed.weights.value),
+            "model_sha256": checkpoint.flat_sha256(self.model),
             "seed": self.recipe.seed,
             "wall_s": round(self.wall, 3),
             "executor": self.executor.name,
             **self._ends(),
         }
+        if self.experiment.validation is not None:
+            summary["validated"] = {name: found for name in GOALS if (found := validated(self.records, name))}
         if self.folder is not None:
             write_json(self.folder / "summary.json", summary)
-        return Result(self.folder, self.recipe, self.records, self.fed.weights.value, summary, self.experiment.net)
+        return Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net)
 
 
 def _ends(tally: Tally) -> dict[str, int]:

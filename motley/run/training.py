@@ -10,7 +10,6 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from motley.core.errors import DataError, RecipeError
-from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Composable, Method, Part, compose
 from motley.data.adapters import from_arrays, from_clients, from_torch
@@ -18,7 +17,7 @@ from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fleet
-from motley.run.experiment import divide, prepare
+from motley.run.experiment import prepare, share_out
 from motley.run.recipe import Recipe, load
 from motley.run.runner import Observer, Result, Run, begin
 
@@ -95,7 +94,7 @@ def as_federated(data: Any, test: Any, recipe: Recipe) -> FederatedData:
             raise DataError("Data given client by client need a test set: test=(x, y) or a data set.")
         return from_clients(data, test)
     dataset = _dataset(data, {} if test is None else {"test": test})
-    return divide(recipe, dataset, Key.root(recipe.seed))
+    return share_out(recipe, dataset)
 
 
 def _dataset(data: Any, test: dict[str, Any]) -> Dataset:

@@ -42,12 +42,17 @@ def server_momentum(beta: float = 0.9, lr: Schedule = 1.0) -> Part:
     return Part(init=init, step=step)
 
 
-def _adaptive(second: Callable[[Tensor, Tensor], Tensor], lr: Schedule, beta1: float, tau: float) -> Part:
-    """Adaptive server optimizers of Reddi et al. (Algorithm 2); they differ in the second moment alone."""
+def _adaptive(
+    second: Callable[[Tensor, Tensor], Tensor], lr: Schedule, beta1: float, tau: float, v0: float | None
+) -> Part:
+    """Adaptive server optimizers of Reddi et al. (Algorithm 2); they differ in the second moment alone.
+
+    ``v0`` is what the second moment starts from; None: tau^2.
+    """
 
     def init(setting: Setting) -> Tree:
         zero = torch.zeros_like(setting.params)
-        return {"m": zero, "v": torch.full_like(zero, tau * tau)}
+        return {"m": zero, "v": torch.full_like(zero, tau * tau if v0 is None else v0)}
 
     def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
         delta = new - old
@@ -59,18 +64,22 @@ def _adaptive(second: Callable[[Tensor, Tensor], Tensor], lr: Schedule, beta1: f
 
 
 @part("step")
-def server_adam(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Part:
+def server_adam(
+    lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, v0: float | None = None
+) -> Part:
     """Adam on the merged change (FedAdam): w = w + lr * m / (sqrt(v) + tau), v0 = tau^2, no bias correction."""
-    return _adaptive(lambda v, d: beta2 * v + (1 - beta2) * d * d, lr, beta1, tau)
+    return _adaptive(lambda v, d: beta2 * v + (1 - beta2) * d * d, lr, beta1, tau, v0)
 
 
 @part("step")
-def server_yogi(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Part:
+def server_yogi(
+    lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, v0: float | None = None
+) -> Part:
     """Yogi on the merged change (FedYogi): v moves towards delta^2 by at most (1 - beta2) * delta^2."""
-    return _adaptive(lambda v, d: v - (1 - beta2) * d * d * torch.sign(v - d * d), lr, beta1, tau)
+    return _adaptive(lambda v, d: v - (1 - beta2) * d * d * torch.sign(v - d * d), lr, beta1, tau, v0)
 
 
 @part("step")
-def server_adagrad(lr: Schedule = 0.01, beta1: float = 0.0, tau: float = 1e-3) -> Part:
+def server_adagrad(lr: Schedule = 0.01, beta1: float = 0.0, tau: float = 1e-3, v0: float | None = None) -> Part:
     """Adagrad on the merged change (FedAdagrad): v = v + delta^2."""
-    return _adaptive(lambda v, d: v + d * d, lr, beta1, tau)
+    return _adaptive(lambda v, d: v + d * d, lr, beta1, tau, v0)

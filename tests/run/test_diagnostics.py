@@ -51,11 +51,11 @@ def test_the_central_twin_of_one_client_with_everything_is_near() -> None:
     """The twin moves, and is rebuilt alike when its memory is lost."""
     made = Run(small_experiment("fedavg", diagnostics=["centralised"]), None)
     made.go()
-    number, twin = made.diagnostics.memory["centralised"]
-    made.diagnostics.memory.clear()
-    again = made.diagnostics.measure(made.fed._round(), made.fed.weights.value, None, None, [])
+    number, twin = made.fed.measures["centralised"]
+    made.fed.measures.clear()
+    again = made.diagnostics.measure(made.fed._round(), made.fed.weights.value, None, None, [], made.fed.measures)
     assert number == 3
-    assert torch.equal(made.diagnostics.memory["centralised"][1], twin)
+    assert torch.equal(made.fed.measures["centralised"][1], twin)
     assert again["centralised"] == made.records[-1].extra["centralised"]
 
 

@@ -1,0 +1,200 @@
+"""Runs what is missing of some reproductions: side by side, within a budget, resumable."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from motley.core.errors import MotleyError, StateError, TrainingError
+from motley.data.datasets import load as load_dataset
+from motley.reproduce.spec import Cell, Reproduction
+from motley.reproduce.store import Finished, Results, compact, key_of
+from motley.run import runner
+from motley.run.recipe import Recipe, load
+from motley.run.records import Record, environment, read_records
+
+
+@dataclass(frozen=True)
+class Errand:
+    """One run that is wanted."""
+
+    reproduction: str
+    cell: str
+    quick: bool
+    recipe: Recipe
+    folder: Path  # of the run while it is going on
+    stop_at: float | None = None  # seconds since the epoch at which it must pause
+    threads: int = 0  # of torch; 0: leave alone
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to carry errands out."""
+
+    jobs: int = 1
+    budget: float | None = None  # seconds after which no run is started
+    grace: float = 60.0  # seconds more that runs under way may take before they pause
+    executor: str | None = None
+    device: str | None = None
+    cache: Path = Path("runs") / "reproduce"
+
+
+class Paused(Exception):  # noqa: N818
+    """A run stopped at the end of the budget; it goes on from its checkpoint next time."""
+
+
+def errands(
+    made: Sequence[Reproduction], results: Results, plan: Plan, quick: bool = False, seeds: list[int] | None = None
+) -> list[Errand]:
+    """What is missing, the most valuable first: the first seed of every place before the second of any."""
+    found: dict[str, Errand] = {}
+    ordered: list[tuple[int, Errand]] = []
+    for reproduction in made:
+        for cell in reproduction.cells(quick):
+            for position, draw in enumerate(reproduction.draws(quick, seeds)):
+                recipe = _placed(reproduction.recipe_of(cell, draw, quick), plan)
+                if results.find(recipe) is not None:
+                    continue
+                _wish(found, ordered, position, reproduction, cell, recipe, plan, quick)
+    ordered.sort(key=lambda pair: pair[0])
+    return [found[key_of(errand.recipe)] for _, errand in ordered]
+
+
+def _wish(
+    found: dict[str, Errand],
+    ordered: list[tuple[int, Errand]],
+    position: int,
+    made: Reproduction,
+    cell: Cell,
+    recipe: Recipe,
+    plan: Plan,
+    quick: bool,
+) -> None:
+    """Adds an errand; where two tables want the same run, it is made once with the diagnostics of both."""
+    key = key_of(recipe)
+    if key in found:
+        both = sorted({*found[key].recipe.diagnostics, *recipe.diagnostics})
+        found[key] = replace(found[key], recipe=load(found[key].recipe, {"diagnostics": both}))
+        return
+    found[key] = Errand(made.name, str(cell), quick, recipe, plan.cache / key)
+    ordered.append((position, found[key]))
+
+
+def _placed(recipe: Recipe, plan: Plan) -> Recipe:
+    changes = {key: value for key, value in (("executor", plan.executor), ("device", plan.device)) if value is not None}
+    return load(recipe, changes) if changes else recipe
+
+
+def carry_out(errand: Errand) -> Finished:
+    """Makes one run, or takes it up where it was; for use in a process of its own."""
+    if errand.threads:
+        torch.set_num_threads(errand.threads)
+
+    def watch(_: Record) -> None:
+        if errand.stop_at is not None and time.time() > errand.stop_at:
+            raise Paused
+
+    begun = errand.folder / "checkpoint" / "checkpoint.json"
+    try:
+        if begun.is_file():
+            result = runner.resume(errand.folder, watch)
+        else:
+            result = runner.start(errand.recipe, errand.folder, watch)
+    except TrainingError:
+        result = diverged(errand)
+    except MotleyError as error:
+        raise StateError(str(error)) from None  # some errors do not survive the way between processes
+    facts = {**environment(), "command": f"motley reproduce {errand.reproduction}{' --quick' if errand.quick else ''}"}
+    device = torch.cuda.get_device_name() if result.params.is_cuda else facts["processor"]
+    return compact(errand.reproduction, errand.cell, errand.quick, result, device, facts)
+
+
+def diverged(errand: Errand) -> runner.Result:
+    """A run whose model stopped being finite: its final accuracy is that of guessing."""
+    records = read_records(errand.folder / "rounds.jsonl")
+    seen = [record.accuracy for record in records if record.accuracy is not None]
+    if not seen:
+        raise StateError(f"The run {errand.folder} failed in its first round.")
+    guess = 1.0 / load_dataset(errand.recipe.data).n_classes
+    last = records[-1]
+    filler = [replace(last, round=t, accuracy=guess) for t in range(last.round + 1, errand.recipe.rounds + 1)]
+    summary = {
+        "rounds": last.round,
+        "accuracy": guess,
+        "best_accuracy": max(seen),
+        "diverged": last.round + 1,
+        "seed": errand.recipe.seed,
+        "wall_s": round(last.wall_time, 3),
+        "executor": errand.recipe.executor,
+    }
+    return runner.Result(errand.folder, errand.recipe, records + filler, torch.zeros(1), summary)
+
+
+Told = Callable[[Errand, Finished | None, str], None]
+"""Called for each errand: with its result, or None and what happened to it."""
+
+
+def run_all(wanted: list[Errand], plan: Plan, told: Told) -> Iterator[Finished]:
+    """Carries errands out, ``jobs`` at a time, and gives results as they come; one that fails leaves the others be."""
+    begun = time.time()
+    deadline = None if plan.budget is None else begun + plan.budget
+    stop_at = None if deadline is None else deadline + plan.grace
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ready = [replace(errand, stop_at=stop_at, threads=max(1, cores // plan.jobs)) for errand in wanted]
+    if plan.jobs == 1:
+        for errand in ready:
+            if deadline is not None and time.time() >= deadline:
+                return
+            finished = _one(errand, lambda errand=errand: carry_out(errand), told)  # type: ignore[misc]
+            if finished is not None:
+                yield finished
+        return
+    with ProcessPoolExecutor(min(plan.jobs, max(1, len(ready))), mp_context=get_context("spawn")) as pool:
+        under_way: dict[Future[Finished], Errand] = {}
+        waiting = iter(ready)
+        while True:
+            while len(under_way) < plan.jobs and (deadline is None or time.time() < deadline):
+                following = next(waiting, None)
+                if following is None:
+                    break
+                under_way[pool.submit(carry_out, following)] = following
+            if not under_way:
+                return
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                finished = _one(under_way.pop(future), future.result, told)
+                if finished is not None:
+                    yield finished
+
+
+def _one(errand: Errand, work: Callable[[], Finished], told: Told) -> Finished | None:
+    try:
+        finished = work()
+    except Paused:
+        told(errand, None, "paused; it goes on from its checkpoint next time")
+    except MotleyError as error:
+        told(errand, None, str(error))
+    except Exception as error:  # out of memory, a bug in one method: the others go on
+        told(errand, None, f"{type(error).__name__}: {error}")
+    else:
+        told(errand, finished, "")
+        return finished
+    return None
+
+
+def say(errand: Errand, finished: Finished | None, trouble: str) -> None:
+    """One line per run on stderr."""
+    what = f"{errand.reproduction}: {errand.cell}, seed {errand.recipe.seed}"
+    what += f", fold {errand.recipe.fold}" if errand.recipe.split else ""
+    if finished is None:
+        print(f"{what}: {trouble}", file=sys.stderr, flush=True)
+    else:
+        score = 100 * float(finished.summary["accuracy"])
+        print(f"{what}: {score:.2f} % in {finished.summary['wall_s']:.0f} s", file=sys.stderr, flush=True)

@@ -1,0 +1,77 @@
+"""What a reproduction compares, by name: each a number of one finished run."""
+
+from __future__ import annotations
+
+import statistics
+
+from motley.core.registry import Registry, parse
+from motley.reproduce.store import Finished
+
+METRICS: Registry[float | None] = Registry("metric")
+"""Factories ``f(run: Finished, **arguments) -> number or None``; the short form is ``name(key=value)``."""
+
+
+def measure(spec: str, run: Finished) -> float | None:
+    """A metric of a run; None where the run does not tell."""
+    (call,) = parse(spec, "metric")
+    return METRICS.make(call.name, run, **call.arguments)
+
+
+@METRICS.add(hidden=("run",))
+def accuracy(run: Finished) -> float | None:
+    """Test accuracy after the last round, in percent."""
+    return 100.0 * float(run.summary["accuracy"])
+
+
+@METRICS.add(hidden=("run",))
+def best_accuracy(run: Finished) -> float | None:
+    """The best test accuracy of all rounds, in percent."""
+    return 100.0 * float(run.summary["best_accuracy"])
+
+
+@METRICS.add(hidden=("run",))
+def mean_accuracy(run: Finished, last: int = 10) -> float | None:
+    """Mean test accuracy of the last evaluated rounds, in percent."""
+    return 100.0 * statistics.fmean(run.accuracy[-last:])
+
+
+@METRICS.add(hidden=("run",))
+def stability(run: Finished, last: int = 50) -> float | None:
+    """Variance of the test accuracy (in percent) over the last evaluated rounds; small is good."""
+    values = [100.0 * value for value in run.accuracy[-last:]]
+    return statistics.variance(values) if len(values) > 1 else None
+
+
+@METRICS.add(hidden=("run",))
+def rounds_to(run: Finished, target: float = 0.8) -> float | None:
+    """The first round with at least this test accuracy (a fraction); None where it was not reached."""
+    reached = (number for number, value in zip(run.rounds, run.accuracy, strict=True) if value >= target)
+    found = next(reached, None)
+    return None if found is None else float(found)
+
+
+@METRICS.add(hidden=("run",))
+def validated(run: Finished, score: str = "") -> float | None:
+    """Test score, times 100, of the round that is best on validation data.
+
+    ``score`` is accuracy, macro_f1, weighted_f1 or auc; if none is given, that which RADFed reports for the data: F1
+    (weighted by class) for Covertype, the area under the ROC curve for eICU, accuracy elsewhere.
+    """
+    data = run.recipe.get("data", "").split("(")[0]
+    goal = score or {"covertype": "weighted_f1", "eicu": "auc"}.get(data, "accuracy")
+    found = run.summary.get("validated", {}).get(goal)
+    return None if found is None else 100.0 * float(found["test"])
+
+
+@METRICS.add(hidden=("run",))
+def recorded(run: Finished, name: str, last: int = 0) -> float | None:
+    """Mean of a diagnostic's number over all rounds, or the last ones."""
+    values = run.extra.get(name, [])[-last:]
+    return statistics.fmean(values) if values else None
+
+
+@METRICS.add(hidden=("run",))
+def summary(run: Finished, name: str) -> float | None:
+    """A number of the run's summary."""
+    value = run.summary.get(name)
+    return float(value) if isinstance(value, int | float) else None

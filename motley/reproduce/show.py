@@ -1,0 +1,134 @@
+"""A reproduction for people: markdown and a picture."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from motley.reproduce.spec import Cell
+from motley.reproduce.store import Finished
+from motley.reproduce.table import Row, Table
+from motley.run.files import write_json, write_text
+
+HOLDS = {True: "yes", False: "no", None: "cannot tell"}
+
+
+def markdown(table: Table) -> str:
+    """The whole page."""
+    made = table.reproduction
+    lines = [f"# {made.title}", "", f"{made.paper}.", ""]
+    if table.quick:
+        lines += [
+            "**Small version**: less data, fewer rounds, fewer places. It shows that everything works; its numbers are "
+            "not comparable with the paper's.",
+            "",
+        ]
+    if made.note:
+        lines += [made.note.strip(), ""]
+    if table.missing:
+        lines += [f"{table.missing} runs are missing here.", ""]
+    for metric in made.metrics:
+        lines += [f"## {metric}", "", "| | paper | here | 95 % interval | difference | seeds |"]
+        lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
+        lines += [_line(row) for row in table.rows if row.metric == metric]
+        lines += [""]
+    if table.claims:
+        lines += ["## Claims", "", "| claim | holds here | why |", "| --- | --- | --- |"]
+        lines += [f"| {claim.text} | {HOLDS[claim.holds]} | {claim.why} |" for claim in table.claims] + [""]
+    return "\n".join([*lines, *_made_with(table)])
+
+
+def _line(row: Row) -> str:
+    between = "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
+    cells = (row.paper, row.measured)
+    paper, here = ("" if value is None else f"{value:.2f}" for value in cells)
+    difference = "" if row.difference is None else f"{row.difference:+.2f}"
+    return f"| {row.row} | {paper} | {here} | {between} | {difference} | {row.seeds} |"
+
+
+def _made_with(table: Table) -> list[str]:
+    runs = [run for found in table.runs.values() for run in found]
+    if not runs:
+        return []
+    devices = sorted({run.device for run in runs})
+    versions = sorted({str(run.environment.get("packages", {}).get("torch")) for run in runs})
+    hours = sum(float(run.summary.get("wall_s") or 0.0) for run in runs) / 3600
+    executors = sorted({str(run.summary.get("executor")) for run in runs})
+    flag = " --quick" if table.quick else ""
+    return [
+        "## How it was made",
+        "",
+        f"`motley reproduce {table.reproduction.name}{flag}`: {len(runs)} runs, {hours:.1f} hours of them in all, on "
+        f"{', '.join(devices)}; executor {', '.join(executors)}; torch {', '.join(versions)}. Every run is in `runs/` "
+        "here, or in that of the reproduction that made it first. Intervals are 95 % t-intervals of the mean over "
+        "seeds; claims are judged by the interval of the differences, seed by seed.",
+        "",
+    ]
+
+
+def write(table: Table, folder: Path) -> list[Path]:
+    """Writes the table as markdown, JSON and, where something was measured, a picture."""
+    write_text(folder / "table.md", markdown(table))
+    write_json(folder / "table.json", table.as_json())
+    made = [folder / "table.md", folder / "table.json"]
+    if any(table.runs.values()):
+        picture(table, folder / "table.png")
+        made.append(folder / "table.png")
+    return made
+
+
+def picture(table: Table, path: Path) -> None:
+    """Curves of the test accuracy (mean over seeds), and below them the paper's numbers beside ours."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = list(dict.fromkeys(cell.column for cell in table.runs))
+    rows = list(dict.fromkeys(cell.row for cell in table.runs))
+    colours = {row: plt.get_cmap("tab10" if len(rows) <= 10 else "tab20")(i) for i, row in enumerate(rows)}
+    size = (4.2 * len(columns) + 1.5, 3.2 + 1.2 + 0.28 * len(rows))
+    figure, axes = plt.subplots(
+        2, len(columns), figsize=size, squeeze=False, height_ratios=[3.2, 1.2 + 0.28 * len(rows)], layout="constrained"
+    )
+    for j, column in enumerate(columns):
+        for row in rows:
+            _curve(axes[0][j], table.runs.get(Cell(row, column), []), colours[row], row)
+        axes[0][j].set(title=column or table.reproduction.name, xlabel="round")
+        _dots(axes[1][j], table, column, rows, colours)
+    axes[0][0].set_ylabel("test accuracy (%)")
+    axes[0][-1].legend(fontsize=7, loc="lower right")
+    kind = "Small version of: " if table.quick else ""
+    figure.suptitle(f"{kind}{table.reproduction.title}", fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _curve(axis: Any, runs: list[Finished], colour: Any, label: str) -> None:
+    if not runs:
+        return
+    shortest = min(len(run.accuracy) for run in runs)
+    mean = [100 * statistics.fmean(run.accuracy[i] for run in runs) for i in range(shortest)]
+    axis.plot(runs[0].rounds[:shortest], mean, color=colour, linewidth=0.9, label=label)
+    axis.grid(alpha=0.3)
+
+
+def _dots(axis: Any, table: Table, column: str, rows: list[str], colours: dict[str, Any]) -> None:
+    metric = table.reproduction.metrics[0]
+    found = {row.row: row for row in table.rows if row.metric == metric}
+    for place, name in enumerate(rows):
+        row = found.get(str(Cell(name, column)))
+        if row is None:
+            continue
+        if row.paper is not None:
+            axis.plot(row.paper, place, marker="|", color="black", markersize=10, linestyle="none")
+        if row.measured is not None:
+            if row.low is not None and row.high is not None:
+                axis.plot([row.low, row.high], [place, place], color=colours[name], linewidth=1.5)
+            axis.plot(row.measured, place, marker="o", color=colours[name], linestyle="none")
+    axis.set(yticks=range(len(rows)), xlabel=f"{metric} (line: paper)")
+    axis.set_yticklabels(rows, fontsize=7)
+    axis.invert_yaxis()
+    axis.grid(alpha=0.3)

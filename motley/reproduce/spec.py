@@ -1,0 +1,174 @@
+"""A reproduction as a file: a base recipe, rows and columns that change it, the paper's numbers, and its claims."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from motley.core.errors import RecipeError, UnknownNameError
+from motley.run.recipe import Recipe, load
+
+PAPERS = Path(__file__).parent / "papers"
+
+
+class Cell(NamedTuple):
+    """One place of the table."""
+
+    row: str
+    column: str
+
+    def __str__(self) -> str:
+        return f"{self.row}, {self.column}" if self.column else self.row
+
+
+class Draw(NamedTuple):
+    """What differs between the runs of one place: the seed and, where clients are cross-validated, the fold."""
+
+    seed: int
+    fold: int | None = None
+
+
+class Claim(BaseModel):
+    """Something the paper says about its numbers: an order of cells, greatest first.
+
+    ``order`` holds names of rows (compared within each of ``columns``), of columns (within each of ``rows``), or whole
+    cells ("row, column"). ``best`` names a row that beats all other rows, or ``above`` those named there. Where small
+    is good, the order is still greatest first.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+    metric: str = "accuracy"
+    order: list[str] = Field(default_factory=list)
+    best: str | None = None
+    above: list[str] = Field(default_factory=list)
+    columns: list[str] = Field(default_factory=list)
+    rows: list[str] = Field(default_factory=list)
+
+
+class Quick(BaseModel):
+    """How the small version differs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    rows: list[str] = Field(default_factory=list)  # empty: all
+    columns: list[str] = Field(default_factory=list)
+    seeds: list[int] = Field(default_factory=lambda: [0])
+    folds: list[int] = Field(default_factory=list)  # empty: all
+
+
+class Reproduction(BaseModel):
+    """A table or figure of a paper."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: str
+    paper: str
+    note: str = ""
+    seeds: list[int]
+    folds: list[int] = Field(default_factory=list)  # of the recipe's split; the clients are then the same in all seeds
+    metrics: list[str]
+    recipe: dict[str, Any]
+    rows: dict[str, dict[str, Any]]
+    columns: dict[str, dict[str, Any]] = {"": {}}
+    numbers: dict[str, dict[str, list[float]]] = Field(default_factory=dict)  # metric -> row -> one per column
+    also: dict[str, str] = Field(default_factory=dict)  # metric -> the metric whose numbers it is compared with, too
+    claims: list[Claim] = Field(default_factory=list)
+    quick: Quick = Field(default_factory=Quick)
+
+    def cells(self, quick: bool = False) -> list[Cell]:
+        """All places of the table, row by row."""
+        rows, columns = list(self.rows), list(self.columns)
+        if quick:
+            rows, columns = self.quick.rows or rows, self.quick.columns or columns
+        return [Cell(row, column) for row in rows for column in columns]
+
+    def recipe_of(self, cell: Cell, draw: Draw, quick: bool = False) -> Recipe:
+        """The recipe behind a place; rows win over columns, and the quick version over both."""
+        content: dict[str, Any] = {**self.recipe, "name": f"{self.name}{'-quick' if quick else ''}"}
+        for changes in (self.columns[cell.column], self.rows[cell.row], self.quick.recipe if quick else {}):
+            content.update(changes)
+        if draw.fold is not None:
+            content = {"data_seed": 0, **content, "fold": draw.fold}
+        return load({**content, "seed": draw.seed})
+
+    def draws(self, quick: bool = False, seeds: list[int] | None = None) -> list[Draw]:
+        """Seeds and folds of every place: all folds of the first seed, then those of the next."""
+        wanted = seeds if seeds is not None else self.quick.seeds if quick else self.seeds
+        folds: list[int | None] = [*((quick and self.quick.folds) or self.folds)]
+        return [Draw(seed, fold) for seed in wanted for fold in folds or [None]]
+
+    def paper_value(self, cell: Cell, metric: str) -> float | None:
+        """What the paper reports for a place; None where it does not (``nan`` in the file)."""
+        table = self.numbers.get(self.also.get(metric, metric), {})
+        values = table.get(cell.row)
+        value = values[list(self.columns).index(cell.column)] if values else math.nan
+        return None if math.isnan(value) else value
+
+
+def names() -> list[str]:
+    """The reproductions that come with Motley."""
+    return sorted(path.stem for path in PAPERS.glob("*.toml"))
+
+
+def read(source: str) -> Reproduction:
+    """A reproduction by name, or from a file of one's own."""
+    path = Path(source) if source.endswith(".toml") else PAPERS / f"{source}.toml"
+    if not path.is_file():
+        raise UnknownNameError("reproduction", source, names())
+    content = _content(path)
+    try:
+        made = Reproduction(**{"name": path.stem, **content})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise RecipeError(f"The reproduction file {path}: '{where}' is wrong: {first['msg']}.") from None
+    _check(made, path)
+    return made
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """The file's content; ``extends`` names another file beside it whose values hold where this one has none."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"There is no reproduction file {path}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"The reproduction file {path} is not valid TOML: {error}.") from None
+    parent = content.pop("extends", None)
+    if parent is None:
+        return content
+    base = _content(path.with_name(f"{parent}.toml"))
+    recipe = {**base.get("recipe", {}), **content.get("recipe", {})}
+    return {**base, **content, "recipe": recipe}
+
+
+def _check(made: Reproduction, path: Path) -> None:
+    """Names in numbers, claims and the quick version must be rows and columns."""
+    rows, columns = set(made.rows), set(made.columns)
+    wanted: list[tuple[str, Mapping[str, Any] | set[str], str]] = []
+    for table in made.numbers.values():
+        for row, values in table.items():
+            wanted.append((row, rows, "row"))
+            if len(values) != len(columns):
+                raise RecipeError(
+                    f"The reproduction file {path}: row '{row}' has {len(values)} numbers for {len(columns)} columns."
+                )
+    for claim in made.claims:
+        wanted += [(name, rows, "row") for name in (*claim.rows, *claim.above, *([claim.best] if claim.best else []))]
+        wanted += [(name, columns, "column") for name in claim.columns]
+        cells = {str(cell) for cell in made.cells()}
+        wanted += [(name, rows | columns | cells, "row or column") for name in claim.order]
+    wanted += [(name, rows, "row") for name in made.quick.rows]
+    wanted += [(name, columns, "column") for name in made.quick.columns]
+    for name, known, kind in wanted:
+        if name not in known:
+            raise UnknownNameError(f"{kind} of the reproduction '{made.name}'", name, known)

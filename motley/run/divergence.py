@@ -1,0 +1,79 @@
+"""How far federated models drift: from a centralised twin (DC), and from one another (DL), as RADFed measures it (V-B).
+
+Both are diagnostics, ``diagnostics = ["dc", "dl"]``, recorded after every round; with walking models a round is one
+redistribution.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from motley.client.trainer import Task, Training, train
+from motley.core.part import compose
+from motley.core.types import Data, Facts
+from motley.run.diagnostics import DIAGNOSTICS, Moment
+from motley.run.experiment import Experiment, initial_params
+
+
+def mean_cosine_distance(vectors: Tensor) -> float:
+    """``binom(K, 2)^-1 sum_{i<j} (1 - w_i . w_j / (||w_i|| ||w_j||))`` of [K, P] (RADFed, eq. 3); a zero vector has
+    cosine 0 with all others.
+
+    Computed in double precision: local models differ little in angle.
+    """
+    units = torch.nn.functional.normalize(vectors.double(), dim=1, eps=1e-300)
+    k = len(units)
+    same = units.square().sum()  # K, less where a vector is zero
+    return float(1.0 - (units.sum(0).square().sum() - same) / (k * (k - 1)))
+
+
+@DIAGNOSTICS.add(hidden=("moment",))
+def dl(moment: Moment) -> dict[str, Any]:
+    """Mean cosine distance of the round's local models (RADFed, eq. 3), and of their changes (dl_changes)."""
+    updates = moment.updates
+    if updates is None or len(updates) < 2:
+        return {}
+    return {"dl": mean_cosine_distance(updates.models), "dl_changes": mean_cosine_distance(updates.delta)}
+
+
+@DIAGNOSTICS.add(hidden=("moment",))
+def dc(moment: Moment) -> dict[str, Any]:
+    """Distance from a twin trained centrally on the same data: ``||w - w_C|| / ||w_C||`` (RADFed, V-B).
+
+    The twin starts from the same weights. In each round it takes the samples of the clients whose updates came, puts
+    them together, and trains on them for as many epochs with minibatches K times as large for K clients, so that it
+    makes about as many steps as one of them.
+    """
+    twin = moment.memory.get("dc", initial_params(moment.experiment)).to(moment.params.device)
+    if moment.updates is not None:
+        ids = moment.updates.ids.tolist()
+        epochs, lr = float(moment.updates.epochs.mean()), float(moment.updates.lr.mean())
+        twin = _together(moment.experiment, twin, ids, moment.round.number, epochs, lr)
+    moment.memory["dc"] = twin
+    return {"dc": float((moment.params - twin).norm() / twin.norm())}
+
+
+def _together(e: Experiment, twin: Tensor, ids: list[int], number: int, epochs: float, lr: float) -> Tensor:
+    """The twin after one round on the samples of these clients."""
+    rows = np.concatenate([e.data.partition[i] for i in ids])
+    owners = np.repeat(ids, e.data.sizes[ids])
+    x, y = e.data.gather(torch.from_numpy(rows), torch.from_numpy(owners))
+    batch_size = e.recipe.batch_size * len(ids)
+    steps = max(1, round(epochs * math.ceil(len(y) / batch_size)))
+    training = Training(e.net, compose(name="central"), e.training.optimizer, batch_size)
+    facts = _facts(e, len(y), lr, epochs, steps, twin.device)
+    task = Task(twin, facts, e.key.fold("dc", number).tensor(twin.device), {}, None, {})
+    return twin + train(training, task, Data(x.to(twin.device), y.to(twin.device))).payload
+
+
+def _facts(e: Experiment, n: int, lr: float, epochs: float, steps: int, device: torch.device) -> Facts:
+    """The facts of the twin; those about its device are 0."""
+    numbers = {"n": float(n), "lr": lr, "epochs": epochs, "steps": float(steps)}
+    values = {name: torch.tensor(numbers.get(name, 0.0), device=device) for name in Facts._fields}
+    values["labels"] = torch.zeros(e.data.n_classes, device=device)
+    return Facts(**values)

@@ -1,0 +1,295 @@
+"""A small search over recipe keys, scored on validation data: every trial is a run, so an interrupted search goes on.
+
+    search = tune("digits", {"lr": [0.1, 0.01]}, folder="tuned", split="by_samples(fraction=0.2)")
+    search.chosen  # {'lr': 0.01}
+
+The folder holds one run per trial, fold and seed, the table (`table.md`, `table.json`) and `chosen.toml`, the recipe
+with the best values in place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from motley.core.errors import InputError, RecipeError, StateError, TrainingError
+from motley.core.keys import Key
+from motley.run import runner
+from motley.run.experiment import prepare
+from motley.run.files import write_json, write_text
+from motley.run.recipe import Recipe, load
+from motley.run.records import GOALS, Record, read_records
+
+MOST = 10_000  # trials of a grid
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One recipe key and the values it may take: a list, or a range to draw from."""
+
+    key: str
+    values: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Axis:
+        """``lr=0.1,0.01`` (commas inside brackets do not count) or ``lr=0.001..0.1``."""
+        key, equals, rest = text.partition("=")
+        values = tuple(piece.strip() for piece in _split(rest))
+        if not equals or not key.strip() or not all(values):
+            raise RecipeError(f"'{text}' is not an axis; write key=a,b,c or key=low..high, for example lr=0.1,0.01.")
+        low, dots, high = values[0].partition("..")
+        if len(values) > 1 or not dots:
+            return cls(key.strip(), values)
+        try:
+            bounds = float(low), float(high)
+        except ValueError:
+            raise RecipeError(f"'{text}': a range has two numbers, for example lr=0.001..0.1.") from None
+        if not bounds[0] < bounds[1]:
+            raise RecipeError(f"'{text}': the range must go from a smaller to a larger number.")
+        return cls(key.strip(), (), *bounds)
+
+    def draw(self, u: float) -> Any:
+        """The value at the place ``u`` in [0, 1); ranges above 0 are even on a logarithmic scale."""
+        if self.values:
+            return self.values[int(u * len(self.values))]
+        if self.low > 0:
+            value = math.exp(math.log(self.low) + u * (math.log(self.high) - math.log(self.low)))
+        else:
+            value = self.low + u * (self.high - self.low)
+        return float(f"{value:.4g}")
+
+
+def _split(text: str) -> list[str]:
+    """Cut at commas outside brackets and quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        else:
+            depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0 and not quote:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return pieces
+
+
+def grid(axes: Sequence[Axis]) -> list[Settings]:
+    """Every combination of the axes' values, the last axis fastest."""
+    for axis in axes:
+        if not axis.values:
+            raise RecipeError(f"The range of '{axis.key}' needs a random search; say how many draws (--random N).")
+    size = math.prod(len(axis.values) for axis in axes)
+    if size > MOST:
+        raise RecipeError(f"The grid has {size} combinations, more than {MOST}; use a random search (--random N).")
+    keys = [axis.key for axis in axes]
+    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]
+
+
+def sample(axes: Sequence[Axis], count: int, key: Key) -> list[Settings]:
+    """``count`` different random combinations; as many as there are, where there are fewer."""
+    if count < 1:
+        raise RecipeError(f"A random search needs at least one draw, not {count}.")
+    if all(axis.values for axis in axes) and math.prod(len(axis.values) for axis in axes) <= MOST:
+        every = grid(axes)
+        order = key.generator().permutation(len(every))
+        return [every[i] for i in sorted(order[:count].tolist())]
+    rng = key.generator()
+    drawn: list[Settings] = []
+    for _ in range(100 * count):
+        settings = {axis.key: axis.draw(rng.random()) for axis in axes}
+        if settings not in drawn:
+            drawn.append(settings)
+        if len(drawn) == count:
+            break
+    return drawn
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One combination of values and its validation scores, one per fold and seed."""
+
+    settings: Settings
+    scores: tuple[float, ...] = ()
+    failed: str = ""  # why it could not be trained
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.scores) if self.scores else math.nan
+
+    @property
+    def deviation(self) -> float:
+        return stdev(self.scores) if len(self.scores) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Search:
+    """A finished search."""
+
+    metric: str
+    trials: tuple[Trial, ...] = field(repr=False)
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """Best first; what failed comes last; the first tried wins a tie."""
+        sign = GOALS[self.metric]
+        return sorted(self.trials, key=lambda trial: -sign * trial.mean if trial.scores else math.inf)
+
+    @property
+    def best(self) -> Trial:
+        first = self.ranked[0]
+        if not first.scores:
+            raise TrainingError(f"No trial could be trained; the first said: {first.failed}")
+        return first
+
+    @property
+    def chosen(self) -> Settings:
+        return self.best.settings
+
+    def markdown(self) -> str:
+        """The table, best first."""
+        keys = list(self.trials[0].settings)
+        head = ["", *keys, f"validation {self.metric}", "deviation", "runs"]
+        rows = []
+        for place, trial in enumerate(self.ranked, 1):
+            score = f"{trial.mean:.4f}" if trial.scores else f"failed: {trial.failed}"
+            values = [str(trial.settings[key]) for key in keys]
+            rows.append([str(place), *values, score, f"{trial.deviation:.4f}", str(len(trial.scores))])
+        lines = [head, ["---"] * len(head), *rows]
+        return "\n".join("| " + " | ".join(row) + " |" for row in lines) + "\n"
+
+
+def validation_score(records: Iterable[Record], metric: str, at: str = "best") -> float:
+    """The validation score of a run: of its best round, or of its last."""
+    name = f"validation_{metric}"
+    scores = [record.extra[name] for record in records if name in record.extra]
+    if not scores:
+        raise InputError(f"There is no validation {metric} in this run; is '{metric}' defined for these data?")
+    best = max if GOALS[metric] > 0 else min
+    return float(scores[-1] if at == "last" else best(scores))
+
+
+Teller = Callable[[int, int, Settings], None]
+
+
+def tune(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    axes: Mapping[str, Sequence[Any]] | Sequence[Axis],
+    folder: str | Path,
+    *,
+    random: int | None = None,
+    folds: int | None = None,
+    seeds: Sequence[int] | None = None,
+    metric: str = "accuracy",
+    at: str = "best",
+    teller: Teller | None = None,
+    **overrides: Any,
+) -> Search:
+    """Runs a recipe for every combination (or ``random`` of them) on ``folds`` folds and ``seeds``, and ranks them.
+
+    ``teller(done, total, settings)`` is called before each run. Called again with the same arguments it does what is
+    missing.
+    """
+    base = load(recipe, overrides)
+    lines = list(_axes(axes))
+    _check(base, lines, metric, at)
+    settings = grid(lines) if random is None else sample(lines, random, Key.root(base.seed).fold("tune"))
+    recipes = [[load(base, {**one, **where}) for where in _places(base, folds, seeds)] for one in settings]
+    prepare(recipes[0][-1])  # a fold or a setting that does not exist is told before anything is trained
+    place = Path(folder)
+    _claim(place, {"recipe": base.identity, "metric": metric, "at": at, "trials": settings, "runs": len(recipes[0])})
+    trials = []
+    total, done = sum(map(len, recipes)), 0
+    for number, (one, runs) in enumerate(zip(settings, recipes, strict=True)):
+        scores: list[float] = []
+        failed = ""
+        for made in runs:
+            if teller is not None:
+                teller(done, total, one)
+            done += 1
+            try:
+                records = _finish(made, place / "runs" / f"{number:04d}-fold{made.fold}-seed{made.seed}")
+                scores.append(validation_score(records, metric, at))
+            except TrainingError as error:
+                failed = str(error)
+        trials.append(Trial(one, () if failed else tuple(scores), failed))
+    search = Search(metric, tuple(trials))
+    _write(search, base, place)
+    return search
+
+
+def _axes(axes: Mapping[str, Sequence[Any]] | Sequence[Axis]) -> Iterable[Axis]:
+    if not isinstance(axes, Mapping):
+        return axes
+    return [Axis(key, tuple(values)) for key, values in axes.items()]
+
+
+def _check(base: Recipe, axes: Sequence[Axis], metric: str, at: str) -> None:
+    if not axes:
+        raise RecipeError("There is nothing to tune; give at least one axis, for example lr=0.1,0.01.")
+    keys = [axis.key for axis in axes]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise RecipeError(f"The key '{key}' is given twice; write all its values in one list.")
+        if key in ("seed", "fold", "split", "data_seed"):
+            raise RecipeError(f"'{key}' cannot be tuned; use --seeds and --folds to average over them.")
+    if metric not in GOALS:
+        raise InputError(f"The metric is '{metric}'; it must be one of {', '.join(GOALS)}.")
+    if at not in ("best", "last"):
+        raise InputError(f"The round that is scored is '{at}'; it must be 'best' or 'last'.")
+    if base.split is None:
+        raise RecipeError(
+            "Tuning needs validation data, but this recipe has no split; "
+            "add split=by_samples(fraction=0.2) or split=by_clients(folds=5)."
+        )
+
+
+def _places(base: Recipe, folds: int | None, seeds: Sequence[int] | None) -> list[Settings]:
+    """Fold and seed of every run of a trial. Seeds change the training, never the clients."""
+    if folds is not None and folds < 1:
+        raise RecipeError(f"A search needs at least one fold, not {folds}.")
+    chosen = range(folds) if folds is not None else [base.fold]
+    data_seed = base.seed if base.data_seed is None else base.data_seed
+    return [
+        {"fold": fold, "seed": seed, "data_seed": data_seed}
+        for fold, seed in itertools.product(chosen, seeds or [base.seed])
+    ]
+
+
+def _claim(place: Path, study: dict[str, Any]) -> None:
+    """Takes a folder for this search, or refuses one that holds another."""
+    path = place / "study.json"
+    content = json.loads(json.dumps(study))
+    if path.is_file() and (place / "runs").exists() and json.loads(path.read_text()) != content:
+        raise StateError(f"{place} holds another search (other recipe, axes, folds or seeds); choose another folder.")
+    write_json(path, content)
+
+
+def _finish(recipe: Recipe, folder: Path) -> list[Record]:
+    """The records of a run: as they are if it is finished, else run or resumed."""
+    if runner.read_summary(folder) is None:
+        if (folder / "checkpoint" / "checkpoint.json").is_file():
+            return runner.resume(folder).records
+        return runner.start(recipe, folder).records
+    return read_records(folder / "rounds.jsonl")
+
+
+def _write(search: Search, base: Recipe, place: Path) -> None:
+    rows = [
+        {"settings": t.settings, "mean": t.mean if t.scores else None, "scores": t.scores, "failed": t.failed}
+        for t in search.ranked
+    ]
+    write_json(place / "table.json", {"metric": search.metric, "trials": rows, "chosen": search.chosen})
+    write_text(place / "table.md", search.markdown())
+    write_text(place / "chosen.toml", load(base, search.chosen).to_toml())

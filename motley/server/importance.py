@@ -1,0 +1,106 @@
+"""Who trains, by how much there is left to learn from each client's data (RADFed-IS)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from motley.core.errors import InputError
+from motley.core.part import Part, part
+from motley.core.types import Batch, Client, Data, Pool, Round, Setting, Tree, Updates
+from motley.server.server import uniform
+
+NAME = "importance"
+
+
+@part("select", neutral={"floor": 1.0}, example={"gamma": 0.9})
+def importance(gamma: float = 0.9, floor: float = 0.0, initial: float | None = 1.0) -> Part:
+    """Chooses clients with probabilities in proportion to their gradients after local training (RADFed-IS).
+
+    Client: ``p_new = 1/|D| sum_d ||grad l_d(w*)||^2`` over its minibatches d. Server: ``p_k = (1 - gamma) p_k + gamma
+    p_new``; a cohort is drawn one by one without replacement, probability in proportion to p. With ``floor`` f the
+    probability is mixed with an equal one, ``(1 - f) p_k / sum p + f / A`` among A active clients. All scores start at
+    ``initial``; None: a client that has not reported yet counts as the mean of those that have.
+    """
+    _check(gamma, floor, initial)
+
+    def init(setting: Setting) -> Tree:
+        return {
+            "score": torch.full((setting.n_clients,), 1.0 if initial is None else initial),
+            "known": torch.zeros(setting.n_clients),
+        }
+
+    def select(s: Tree, rnd: Round, pool: Pool) -> Tensor:
+        if floor == 1.0:
+            return uniform(rnd, pool)
+        score = s["score"].double().cpu()
+        if initial is None:
+            known = s["known"].cpu() > 0
+            score = torch.where(known, score, score[known].mean() if bool(known.any()) else 1.0)
+        weight = score[pool.ids].numpy()
+        return pool.ids[torch.from_numpy(draw(weight, rnd.cohort, floor, rnd.key.fold("select").generator()))]
+
+    def report(c: Client, data: Data) -> tuple[Client, Tree]:
+        return c, gradient_score(c, data)
+
+    def observe(s: Tree, rnd: Round, updates: Updates) -> Tree:
+        new = updates.extras[NAME]
+        old = s["score"][updates.ids]
+        mixed = (1.0 - gamma) * old + gamma * new
+        if initial is None:
+            mixed = torch.where(s["known"][updates.ids] > 0, mixed, new)
+        mixed = torch.where(torch.isfinite(mixed), mixed, old)
+        place = (updates.ids,)
+        return {
+            "score": s["score"].index_put(place, mixed),
+            "known": s["known"].index_put(place, torch.ones_like(mixed)),
+        }
+
+    return Part(init=init, select=select, report=report, observe=observe)
+
+
+def _check(gamma: float, floor: float, initial: float | None) -> None:
+    if not 0.0 < gamma <= 1.0:
+        raise InputError(f"The mixing weight gamma of 'importance' is {gamma!r}; it must lie above 0 and up to 1.")
+    if not 0.0 <= floor <= 1.0:
+        raise InputError(f"The probability floor of 'importance' is {floor!r}; it must lie from 0 to 1.")
+    if initial is not None and not initial > 0:
+        raise InputError(f"The initial score of 'importance' is {initial!r}; it must be a number above 0, or none.")
+
+
+def gradient_score(c: Client, data: Data) -> Tensor:
+    """Mean over a client's minibatches of the squared norm of the loss's gradient at its trained model: 0-d.
+
+    The minibatches are the stored samples in order; the loss is cross-entropy alone, without other parts' terms.
+    """
+
+    def loss(params: Tensor, batch: Batch) -> Tensor:
+        return batch.mean(cross_entropy(c.net(params, batch.x).logits, batch.y, reduction="none"))
+
+    x, y, every = data.x, data.y, data.mask
+    total = torch.zeros_like(c.loss)
+    count = torch.zeros_like(c.loss)
+    for begin in range(0, y.shape[0], c.batch_size):
+        rows = slice(begin, begin + c.batch_size)
+        mask = None if every is None else every[rows]
+        grad = torch.func.grad(loss)(c.params, Batch(x[rows], y[rows], mask))
+        counts = torch.ones_like(total) if mask is None else (mask.sum() > 0).to(total.dtype)
+        total = total + counts * grad.square().sum()
+        count = count + counts
+    return total / count.clamp_min(1.0)
+
+
+def draw(score: NDArray[np.float64], k: int, floor: float, rng: np.random.Generator) -> NDArray[np.int64]:
+    """``k`` places without replacement, one by one in proportion to ``score`` [A] (by Gumbel's trick), floor mixed in.
+
+    Places with score 0 come last.
+    """
+    total = score.sum()
+    share = score / total if total > 0 else np.full(len(score), 1.0 / len(score))
+    share = (1.0 - floor) * share + floor / len(score)
+    noise = -np.log(-np.log(rng.uniform(np.finfo(np.float64).tiny, 1.0, len(score))))
+    order = np.argsort(-(np.log(np.maximum(share, np.finfo(np.float64).tiny)) + noise), kind="stable")
+    return order[:k]

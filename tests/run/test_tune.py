@@ -1,0 +1,123 @@
+"""The search over recipe keys."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from motley.core.errors import InputError, RecipeError, StateError
+from motley.core.keys import Key
+from motley.run import runner
+from motley.run.tune import Axis, Search, Trial, grid, sample, tune
+
+BASE: dict[str, Any] = {
+    "clients": 10,
+    "cohort": 4,
+    "rounds": 2,
+    "epochs": 1.0,
+    "model": "mlp(hidden=[8])",
+    "split": "by_clients(folds=5)",
+    "executor": "loop",
+}
+
+
+def test_axes() -> None:
+    assert Axis.parse("lr=0.1, 0.01").values == ("0.1", "0.01")
+    spec = "method=radfed(S=2),fedprox(mu=0.1, partial=false)+importance(gamma=0.5)"
+    assert Axis.parse(spec).values == ("radfed(S=2)", "fedprox(mu=0.1, partial=false)+importance(gamma=0.5)")
+    assert Axis.parse("model=mlp(hidden=[8, 8]),logistic").values == ("mlp(hidden=[8, 8])", "logistic")
+    ranged = Axis.parse("lr=0.001..0.1")
+    assert (ranged.low, ranged.high) == (0.001, 0.1)
+    assert ranged.draw(0.5) == pytest.approx(0.01)
+    assert Axis.parse("x=0..4").draw(0.25) == 1.0
+    for bad in ("lr", "=1", "lr=0.1,,0.2", "lr=a..b", "lr=2..1"):
+        with pytest.raises(RecipeError):
+            Axis.parse(bad)
+
+
+def test_grid_and_sample() -> None:
+    axes = [Axis("a", (1, 2)), Axis("b", (3, 4, 5))]  # type: ignore[arg-type]
+    assert grid(axes)[:4] == [{"a": 1, "b": 3}, {"a": 1, "b": 4}, {"a": 1, "b": 5}, {"a": 2, "b": 3}]
+    drawn = sample(axes, 4, Key.root(0))
+    assert len(drawn) == 4
+    assert all(one in grid(axes) for one in drawn)
+    assert drawn == sample(axes, 4, Key.root(0))
+    assert len(sample(axes, 40, Key.root(0))) == 6
+    ranged = sample([Axis.parse("lr=0.001..0.1")], 5, Key.root(1))
+    assert len({one["lr"] for one in ranged}) == 5
+    assert all(0.001 <= one["lr"] <= 0.1 for one in ranged)
+    with pytest.raises(RecipeError, match="needs a random search"):
+        grid([Axis.parse("lr=0.001..0.1")])
+    with pytest.raises(RecipeError, match="at least one draw"):
+        sample(axes, 0, Key.root(0))
+
+
+def test_a_search_chooses_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = {"lr": [1e-6, 0.1], "params.radfed.S": [1, 2]}
+    arguments: dict[str, Any] = {**BASE, "method": "radfed", "folds": 2, "seeds": [0, 1]}
+    told: list[int] = []
+    search = tune("digits", axes, tmp_path, teller=lambda done, total, _: told.append(total), **arguments)
+    assert told == [16] * 16
+    assert search.chosen["lr"] == 0.1
+    assert [len(trial.scores) for trial in search.trials] == [4] * 4
+    table = (tmp_path / "table.md").read_text()
+    assert table.count("\n") == 6
+    assert "validation accuracy" in table
+    chosen = tomllib.loads((tmp_path / "chosen.toml").read_text())
+    assert chosen["lr"] == 0.1
+    assert chosen["params"]["radfed"]["S"] == search.chosen["params.radfed.S"]
+    records = (tmp_path / "runs" / "0003-fold1-seed1" / "rounds.jsonl").read_text().splitlines()
+    best = max(json.loads(line)["extra"]["validation_accuracy"] for line in records)
+    assert search.trials[3].scores[3] == best
+
+    (tmp_path / "runs" / "0001-fold0-seed1" / "summary.json").unlink()
+    started: list[Path] = []
+    whole = runner.resume
+    monkeypatch.setattr(runner, "start", lambda *_: pytest.fail("a finished run was run again"))
+    monkeypatch.setattr(runner, "resume", lambda folder: started.append(folder) or whole(folder))
+    again = tune("digits", axes, tmp_path, **arguments)
+    assert again == search
+    assert len(started) == 1
+    with pytest.raises(StateError, match="holds another search"):
+        tune("digits", {"lr": [0.2]}, tmp_path, **arguments)
+
+
+def test_random_search_and_last_round(tmp_path: Path) -> None:
+    search = tune("digits", [Axis.parse("lr=0.01..0.3")], tmp_path, random=2, metric="loss", at="last", **BASE)
+    scores = [trial.mean for trial in search.ranked]
+    assert scores == sorted(scores)
+    assert search.chosen == search.ranked[0].settings
+
+
+def test_a_trial_that_fails_comes_last(tmp_path: Path) -> None:
+    search = tune("digits", {"lr": [1e30, 0.05]}, tmp_path, **BASE)
+    assert search.chosen == {"lr": 0.05}
+    assert "not finite" in search.ranked[-1].failed
+    assert "failed: " in search.markdown()
+
+
+def test_ties_and_order() -> None:
+    search = Search("loss", (Trial({"a": 1}, (2.0,)), Trial({"a": 2}, (1.0,)), Trial({"a": 3}, (1.0,))))
+    assert [trial.settings["a"] for trial in search.ranked] == [2, 3, 1]
+
+
+def test_bad_searches_get_a_sentence(tmp_path: Path) -> None:
+    def refuse(match: str, **changes: Any) -> None:
+        given = {"axes": {"lr": [0.1]}, **BASE, **changes}
+        with pytest.raises(InputError, match=match):
+            tune("digits", folder=tmp_path / "none", **given)
+
+    refuse("nothing to tune", axes={})
+    refuse("'seed' cannot be tuned", axes={"seed": [1, 2]})
+    refuse("given twice", axes=[Axis("lr", ("1",)), Axis("lr", ("2",))])
+    refuse("must be one of accuracy", metric="f1")
+    refuse("'best' or 'last'", at="first")
+    refuse("has no split", split=None)
+    refuse("at least one fold", folds=0)
+    refuse(r"this split has 5 of them", folds=6)
+    refuse("no recipe key named 'larning'", axes={"larning": [1]})
+    refuse("no validation auc", metric="auc")

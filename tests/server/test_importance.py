@@ -1,0 +1,140 @@
+"""Importance sampling: scores, their average at the server, and the draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from motley.client.trainer import Task, begin
+from motley.core.errors import InputError
+from motley.core.keys import Key
+from motley.core.types import Batch, Data, Pool, Round, Updates
+from motley.methods import make_method
+from motley.run.experiment import prepare
+from motley.run.recipe import load
+from motley.run.runner import Run, run
+from motley.server.importance import draw, gradient_score, importance
+
+
+def test_draw_follows_the_scores() -> None:
+    score = np.array([1.0, 2.0, 3.0, 4.0])
+    first = np.zeros(4)
+    pairs = np.zeros((4, 4))
+    rng = Key.root(3).generator()
+    n = 20_000
+    for _ in range(n):
+        a, b = draw(score, 2, 0.0, rng)
+        first[a] += 1
+        pairs[a, b] += 1
+    np.testing.assert_allclose(first / n, score / 10, atol=0.015)
+    expected = score[3] / 10 * score[2] / 6  # 3 first, then 2 among the rest
+    assert pairs[3, 2] / n == pytest.approx(expected, abs=0.015)
+
+
+def test_floor_and_zero_scores() -> None:
+    rng = Key.root(4).generator()
+    score = np.array([0.0, 0.0, 1.0])
+    assert {int(draw(score, 1, 0.0, rng)[0]) for _ in range(200)} == {2}
+    assert sorted(draw(score, 3, 0.0, rng).tolist()) == [0, 1, 2]
+    hits = np.bincount([draw(score, 1, 0.6, rng)[0] for _ in range(10_000)], minlength=3) / 10_000
+    np.testing.assert_allclose(hits, [0.2, 0.2, 0.6], atol=0.02)
+    assert sorted(draw(np.zeros(3), 2, 0.0, rng).tolist())[1] <= 2
+
+
+def _client(method: str, batch_size: int = 4):  # type: ignore[no-untyped-def]
+    e = prepare(load("digits", {"method": method, "batch_size": batch_size, "model": "mlp(hidden=[5])"}))
+    made = Run(e, None)
+    flight_facts = made.fed._facts  # the facts a task of round 1 would carry
+    from motley.fleet.fleet import Fate
+    from motley.protocol.federation import Weights
+    from motley.run.federation import Ticket
+
+    ticket = Ticket(0, 1, Weights(e.net.initial()), {}, {}, 1.0, 1.0, 1.0, 0.1, 0.0, Fate())
+    task = Task(e.net.initial(), flight_facts(ticket).tensors(), e.key.tensor(), {}, None, {})
+    made.executor.close()
+    return e, task, begin(e.training, task, e.data.client(0))
+
+
+def test_score_is_the_mean_over_minibatches() -> None:
+    e, _, c = _client("radfedi")
+    x, y = (value[:10] for value in (e.data.client(0).x, e.data.client(0).y))
+    norms = []
+    for rows in (slice(0, 4), slice(4, 8), slice(8, 10)):
+        flat = c.params.clone().requires_grad_()
+        torch.nn.functional.cross_entropy(e.net(flat, x[rows]).logits, y[rows]).backward()
+        assert flat.grad is not None
+        norms.append(float(flat.grad.square().sum()))
+    with torch.no_grad():
+        assert float(gradient_score(c, Data(x, y))) == pytest.approx(sum(norms) / 3, rel=1e-5)
+
+
+def test_score_ignores_padding_under_vmap() -> None:
+    e, _, c = _client("radfedi")
+    x, y = (value[:10] for value in (e.data.client(0).x, e.data.client(0).y))
+    filled = torch.cat([x, torch.full((7, *x.shape[1:]), 9.0)])
+    labels = torch.cat([y, torch.zeros(7, dtype=y.dtype)])
+    mask = torch.cat([torch.ones(10), torch.zeros(7)])
+
+    def score(params: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return gradient_score(c.with_(params=params), Data(x, y, mask))
+
+    both = torch.func.vmap(score)(
+        torch.stack([c.params, 2 * c.params]),
+        torch.stack([filled, filled]),
+        torch.stack([labels, labels]),
+        torch.stack([mask, mask]),
+    )
+    alone = [gradient_score(c.with_(params=w), Data(x, y)) for w in (c.params, 2 * c.params)]
+    torch.testing.assert_close(both, torch.stack(alone))
+    assert Batch(x, y).mask is None
+
+
+def test_server_averages_scores() -> None:
+    e = prepare(load("digits", {"method": "importance(gamma=0.8)", "rounds": 3, "cohort": 5}))
+    made = Run(e, None)
+    seen: list[tuple[int, float]] = []
+    learn = made.fed.server.observe
+
+    def spied(rnd: Round, updates: Updates) -> None:
+        seen.extend(zip(updates.ids.tolist(), updates.extras["importance"].tolist(), strict=True))
+        learn(rnd, updates)
+
+    made.fed.server.observe = spied  # type: ignore[method-assign]
+    made.go()
+    expected = torch.ones(20)
+    for client, new in seen:
+        expected[client] = 0.2 * expected[client] + 0.8 * new
+    assert len(seen) == 15
+    torch.testing.assert_close(made.fed.server.state["importance"]["score"], expected)
+
+
+def test_unknown_clients_count_as_the_mean() -> None:
+    hooks = importance(initial=None)
+    state = {"score": torch.tensor([1.0, 5.0, 1.0, 3.0]), "known": torch.tensor([0.0, 1.0, 0.0, 1.0])}
+    pool = Pool(torch.arange(4), torch.ones(4))
+    assert hooks.select is not None
+    first = np.zeros(4)
+    for i in range(4000):
+        first[int(hooks.select(state, Round(1, Key.root(i), 1, 0.0), pool)[0])] += 1
+    np.testing.assert_allclose(first / 4000, np.array([4, 5, 4, 3]) / 16, atol=0.03)
+
+
+def test_floor_one_is_uniform() -> None:
+    a = run("digits", method="fedavg", rounds=3)
+    b = run("digits", method="fedavg+importance(floor=1.0)", rounds=3)
+    assert a.summary["model_sha256"] == b.summary["model_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("radfedi(gamma=0)", "gamma of 'importance' is 0"),
+        ("radfedi(floor=2)", "floor of 'importance' is 2"),
+        ("importance(initial=0)", "initial score of 'importance' is 0"),
+        ("radfeda(optimizer='adm')", "did you mean 'adam'"),
+    ],
+)
+def test_bad_settings_get_a_sentence(spec: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make_method(spec)
