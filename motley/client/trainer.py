@@ -108,14 +108,17 @@ def objective(
     """
     net, method = training.net, training.method
     if isinstance(free, list):
-        out = _forward(training, free, batch.x)
+        tensors, whole = free, c.params
     elif span == training.full_span:
-        c = c.with_(params=free) if reads_params(method) else c
-        out = _forward(training, net.layout.tensors(free), batch.x)
+        tensors, whole = net.layout.tensors(free), free
     else:
         tensors, whole = _with_frozen(net, c.params, free, span)
-        c = c.with_(params=whole) if reads_params(method) else c
-        out = _forward(training, tensors, batch.x)
+    if reads_params(method):
+        c = c.with_(params=whole)
+    for _, hook in method.hooks("view"):
+        whole = hook(c, whole)
+        tensors = net.layout.tensors(whole)
+    out = _forward(training, tensors, batch.x)
     logits = out.logits
     for _, hook in method.hooks("logits"):
         logits = hook(c, batch, logits)
@@ -139,7 +142,7 @@ def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
 
 def reads_params(method: Method) -> bool:
     """Whether hooks inside the loss may read the parameters."""
-    return method.has("logits") or method.has("penalty")
+    return method.has("view") or method.has("logits") or method.has("penalty")
 
 
 def _with_frozen(net: Network, params: Tensor, free: Tensor, span: Span) -> tuple[list[Tensor], Tensor]:

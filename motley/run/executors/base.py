@@ -31,6 +31,8 @@ class FactsRow(NamedTuple):
     limited: float
     speed: float
     upload: float
+    download: float = 0.0
+    capability: float = 1.0
 
     def tensors(self) -> Facts:
         """As one client sees them."""
