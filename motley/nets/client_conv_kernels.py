@@ -21,27 +21,25 @@ def _forward_kernel(
     """y[k, o, m] = sum over (c, r, s) of weight[k, o, c, r, s] * x[k, b, c, oh + r, ow + s].
 
     m = (b, oh, ow), CO counts output channels. Pixels lie along the last axis of every tile, because that is how they
-    lie in memory. Pixels are loaded without a mask (places out of range read a valid one instead): what must not count
-    meets a weight of 0 or is not stored. That leaves one addition per loaded number.
+    lie in memory. The input is padded beforehand: a test of every pixel against the border costs more.
     """
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
-    place = tl.minimum(m, M - 1)
-    b = place // (OH * OW)
-    rest = place % (OH * OW)
+    b = m // (OH * OW)
+    rest = m % (OH * OW)
     x += client * B * C * H * W
     weight += client * CO * N_RED
     base = b * (C * H * W) + (rest // OW) * W + rest % OW
     acc = tl.zeros((BN, BM), dtype=tl.float32)
     for begin in range(0, N_RED, BK):
         red = begin + tl.arange(0, BK)
-        known = tl.minimum(red, N_RED - 1)
-        tap = known % (R * S)
-        offset = (known // (R * S)) * (H * W) + (tap // S) * W + tap % S
-        a = tl.load(x + (base[None, :] + offset[:, None]))
+        tap = red % (R * S)
+        offset = (red // (R * S)) * (H * W) + (tap // S) * W + tap % S
+        inside = (m[None, :] < M) & (red[:, None] < N_RED)
+        a = tl.load(x + base[None, :] + offset[:, None], mask=inside, other=0.0)
         taps = tl.load(
-            weight + (o[:, None] * N_RED + red[None, :]), mask=(red[None, :] < N_RED) & (o[:, None] < CO), other=0.0
+            weight + o[:, None] * N_RED + red[None, :], mask=(red[None, :] < N_RED) & (o[:, None] < CO), other=0.0
         )
         acc = tl.dot(taps, a, acc, input_precision=PRECISION)
     out = b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :]
@@ -62,24 +60,23 @@ def _weight_kernel(
     tiles = tl.cdiv(N_RED, BK)
     o = (tl.program_id(0) // tiles) * BN + tl.arange(0, BN)
     red = (tl.program_id(0) % tiles) * BK + tl.arange(0, BK)
-    known = tl.minimum(red, N_RED - 1)
-    tap = known % (R * S)
-    offset = (known // (R * S)) * (H * W) + (tap // S) * W + tap % S
+    tap = red % (R * S)
+    offset = (red // (R * S)) * (H * W) + (tap // S) * W + tap % S
     x += client * B * C * H * W
     grad += client * B * CO * OH * OW
     acc = tl.zeros((BN, BK), dtype=tl.float32)
     for step in range(0, PER_SPLIT, BM):
         m = split * PER_SPLIT + step + tl.arange(0, BM)
-        place = tl.minimum(m, M - 1)
-        b = place // (OH * OW)
-        rest = place % (OH * OW)
+        b = m // (OH * OW)
+        rest = m % (OH * OW)
         g = tl.load(
-            grad + (b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :]),
+            grad + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :],
             mask=(m[None, :] < M) & (o[:, None] < CO),
             other=0.0,
         )
         base = b * (C * H * W) + (rest // OW) * W + rest % OW
-        a = tl.load(x + (base[None, :] + offset[:, None]))
+        inside = (m[None, :] < M) & (red[:, None] < N_RED)
+        a = tl.load(x + base[None, :] + offset[:, None], mask=inside, other=0.0)
         acc = tl.dot(g, tl.trans(a), acc, input_precision=PRECISION)
     at = ((split * K + client) * CO + o[:, None]) * N_RED + red[None, :]
     tl.store(partial + at, acc, mask=(o[:, None] < CO) & (red[None, :] < N_RED))
