@@ -212,4 +212,4 @@ def weight_gradient(x: Tensor, grad: Tensor, rows: int, columns: int, padding: i
         num_warps=settings["num_warps"], num_stages=settings["num_stages"],
     )  # fmt: skip
     total = partial[0] if splits == 1 else partial.sum(0)
-    return total.view(k, outputs, channels, rows, columns)
+    return total.view(k, outputs, channels, rows, columns).to(x.dtype)
