@@ -77,7 +77,7 @@ def prepare(
         raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_classes} classes.")
     if fleet is None:
         fleet = make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
-    training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size)
+    training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size, recipe.precision)
     cost = cost_of(net, dataset.inputs(dataset.x[:1]))
     return Experiment(recipe, data, fleet, method, training, cost, key, validation)
 
