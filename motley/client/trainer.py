@@ -16,7 +16,7 @@ from motley.client.optimizer import SGD, Optimizer
 from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
 from motley.core.part import Method
-from motley.core.types import Batch, Client, Data, Facts, Tree
+from motley.core.types import Batch, Client, Data, Facts, Output, Tree
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Training:
     method: Method
     optimizer: Optimizer
     batch_size: int
+    precision: str = "float32"  # tf32: faster products on a GPU; bf16: the forward and backward pass in bfloat16
 
     @cached_property
     def full_span(self) -> Span:
@@ -97,17 +98,27 @@ def begin(training: Training, task: Task, data: Data) -> Client:
     return c
 
 
-def objective(training: Training, c: Client, free: Tensor, span: Span, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The loss as a function of the free parameters (those of the layers in ``span``); also its data term alone."""
+def objective(
+    training: Training, c: Client, free: Tensor | list[Tensor], span: Span, batch: Batch
+) -> tuple[Tensor, Tensor]:
+    """The loss as a function of the free parameters (those of the layers in ``span``); also its data term alone.
+
+    ``free`` is a flat vector, or the model's tensors in slot order where all layers are free and no hook reads
+    ``c.params`` (`reads_params`): their gradients then need not be gathered in one vector.
+    """
     net, method = training.net, training.method
-    if span == training.full_span:
-        whole = free
-        out = net(free, batch.x)
+    if isinstance(free, list):
+        tensors, whole = free, c.params
+    elif span == training.full_span:
+        tensors, whole = net.layout.tensors(free), free
     else:
         tensors, whole = _with_frozen(net, c.params, free, span)
-        out = net.forward(tensors, batch.x)
-    if method.has("logits") or method.has("penalty"):
+    if reads_params(method):
         c = c.with_(params=whole)
+    for _, hook in method.hooks("view"):
+        whole = hook(c, whole)
+        tensors = net.layout.tensors(whole)
+    out = _forward(training, tensors, batch.x)
     logits = out.logits
     for _, hook in method.hooks("logits"):
         logits = hook(c, batch, logits)
@@ -119,6 +130,19 @@ def objective(training: Training, c: Client, free: Tensor, span: Span, batch: Ba
     for _, hook in method.hooks("penalty"):
         loss = loss + hook(c, batch, out)
     return loss, data_term
+
+
+def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
+    if training.precision != "bf16":
+        return training.net.forward(tensors, x)
+    low = x.to(torch.bfloat16) if x.is_floating_point() else x
+    out = training.net.forward([tensor.to(torch.bfloat16) for tensor in tensors], low)
+    return Output(out.features.float(), out.logits.float())
+
+
+def reads_params(method: Method) -> bool:
+    """Whether hooks inside the loss may read the parameters."""
+    return method.has("view") or method.has("logits") or method.has("penalty")
 
 
 def _with_frozen(net: Network, params: Tensor, free: Tensor, span: Span) -> tuple[list[Tensor], Tensor]:
@@ -153,13 +177,18 @@ def span_of(trained: Tensor) -> tuple[Span, bool]:
     return span, len(on) == span.last - span.first
 
 
+def corrected(training: Training, c: Client, grad: Tensor) -> Tensor:
+    """A full gradient [P] after the parts' `gradient` hooks."""
+    for _, hook in training.method.hooks("gradient"):
+        grad = hook(c, grad)
+    return grad
+
+
 def move(
     training: Training, c: Client, state: Tree, grad: Tensor, mask: Tensor | None, lr: Tensor
 ) -> tuple[Tensor, Tree]:
     """One optimizer step from a full gradient [P]; where ``mask`` [P] is 0 nothing moves."""
-    for _, hook in training.method.hooks("gradient"):
-        grad = hook(c, grad)
-    params, state = training.optimizer.step(state, c.params, grad, lr)
+    params, state = training.optimizer.step(state, c.params, corrected(training, c, grad), lr)
     if mask is not None:
         params = torch.where(mask > 0, params, c.params)
     return params, state

@@ -159,6 +159,22 @@ def _block(size: int, largest: int) -> int:
     return max(16, min(largest, triton.next_power_of_2(size)))
 
 
+def forward_settings(outputs: int, red: int, precision: str) -> dict[str, int]:
+    """Tile sizes of the forward kernel: the winners on an H200 over the shapes of the papers' CNNs."""
+    if red <= 32 or (precision != "tf32" and outputs > 32):
+        return {"BM": 64, "BK": 32, "num_warps": 2, "num_stages": 3}
+    return {"BM": 128, "BK": 16, "num_warps": 4, "num_stages": 4}
+
+
+def weight_settings(outputs: int, red: int, precision: str) -> dict[str, int]:
+    """Tile sizes of the weight kernel, found likewise."""
+    if red <= 80:
+        return {"BM": 64, "BK": 32, "num_warps": 4, "num_stages": 3}
+    if precision != "tf32" and outputs > 32:
+        return {"BM": 32, "BK": 128, "num_warps": 4, "num_stages": 3}
+    return {"BM": 32, "BK": 64, "num_warps": 4, "num_stages": 4}
+
+
 def forward(x: Tensor, weight: Tensor, padding: int, flipped: bool, precision: str) -> Tensor:
     """See `client_conv.client_conv`."""
     k, batch, channels, height, width = x.shape
@@ -168,7 +184,7 @@ def forward(x: Tensor, weight: Tensor, padding: int, flipped: bool, precision: s
     y = torch.empty(k, batch, outputs, out_h, out_w, device=x.device, dtype=x.dtype)
     m, red = batch * out_h * out_w, channels * rows * columns
     bn = _block(outputs, 64)
-    settings: dict[str, Any] = {"BM": 128, "BN": bn, "BK": 32, "num_warps": 4, "num_stages": 3}
+    settings: dict[str, Any] = {**forward_settings(outputs, red, precision), "BN": bn}
     grid = (triton.cdiv(m, settings["BM"]), triton.cdiv(outputs, bn), k)
     _forward_kernel[grid](
         x, weight, y, batch, channels, height, width, outputs, out_h, out_w, m, red,
@@ -182,7 +198,8 @@ def weight_gradient(x: Tensor, grad: Tensor, rows: int, columns: int, padding: i
     k, batch, channels, height, width = x.shape
     outputs, out_h, out_w = grad.shape[2:]
     m, red = batch * out_h * out_w, channels * rows * columns
-    bn, bk, bm = _block(outputs, 64), _block(red, 64), 64
+    settings = weight_settings(outputs, red, precision)
+    bn, bk, bm = _block(outputs, 64), _block(red, settings["BK"]), settings["BM"]
     tiles = triton.cdiv(outputs, bn) * triton.cdiv(red, bk)
     # Enough programs to fill the chip, but no split shorter than a few steps.
     splits = max(1, min(triton.cdiv(1056, tiles * k), triton.cdiv(m, 8 * bm)))
@@ -191,7 +208,8 @@ def weight_gradient(x: Tensor, grad: Tensor, rows: int, columns: int, padding: i
     partial = torch.empty(splits, k, outputs, red, device=x.device, dtype=torch.float32)
     _weight_kernel[(tiles, splits, k)](
         x, grad, partial, batch, channels, height, width, outputs, out_h, out_w, m, red, k, per_split,
-        R=rows, S=columns, PAD=padding, PRECISION=precision, BM=bm, BN=bn, BK=bk, num_warps=4, num_stages=3,
+        R=rows, S=columns, PAD=padding, PRECISION=precision, BM=bm, BN=bn, BK=bk,
+        num_warps=settings["num_warps"], num_stages=settings["num_stages"],
     )  # fmt: skip
     total = partial[0] if splits == 1 else partial.sum(0)
-    return total.view(k, outputs, channels, rows, columns)
+    return total.view(k, outputs, channels, rows, columns).to(x.dtype)

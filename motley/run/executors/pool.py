@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import resource_tracker
@@ -39,13 +40,15 @@ def _work(pipe: Connection, training: Training, data: FederatedData, starts: Ten
     """The life of a worker: receive a job, train it, send the outcome."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    while True:
-        try:
-            message = pipe.recv_bytes()
-        except (EOFError, OSError):  # the parent is gone, perhaps in the middle of a message
-            return
-        if not message:
-            return
+    with contextlib.suppress(EOFError, OSError):  # the run has ended, perhaps while this client trained
+        _serve(pipe, training, data, starts)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking the interpreter down in order takes seconds, and there is nothing to save
+
+
+def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
+    while message := pipe.recv_bytes():
         job, slot = pickle.loads(message)
         try:
             outcome = run_job(training, data, replace(_unpack(job), start=starts[slot].clone()))
@@ -54,10 +57,7 @@ def _work(pipe: Connection, training: Training, data: FederatedData, starts: Ten
             reply = error
         except Exception as error:
             reply = TrainingError(f"Client {job[0]} failed in a worker process: {type(error).__name__}: {error}")
-        try:
-            pipe.send_bytes(pickle.dumps(reply, protocol=5))
-        except OSError:
-            return  # the run was ended while this client trained
+        pipe.send_bytes(pickle.dumps(reply, protocol=5))
 
 
 def _pack(job: Job) -> tuple[Any, ...]:
@@ -205,7 +205,7 @@ def _quiet_threads() -> Iterator[None]:
                 os.environ[name] = value
 
 
-@EXECUTORS.add("pool", hidden=("training", "data", "workers"))
-def make_pool(training: Training, data: FederatedData, workers: int) -> Pool:
+@EXECUTORS.add("pool", hidden=("training", "data", "workers", "device"))
+def make_pool(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Pool:
     """A pool of processes with one thread each; as many workers as cores unless told."""
     return Pool(training, data, workers or os.cpu_count() or 1)
