@@ -13,9 +13,11 @@ from typing import Annotated, NoReturn
 import typer
 
 import motley
-from motley.commands import bench, listing, report, run, tune
+from motley.commands import bench, describe, listing, report, run, tune
 from motley.commands.tools import Interrupted
 from motley.core.errors import InputError, MotleyError
+from motley.reproduce import privacy
+from motley.reproduce.command import reproduce
 
 DEBUG = "MOTLEY_DEBUG"
 
@@ -30,7 +32,10 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("list")(listing.show)
+app.command("describe")(describe.describe)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce)
+app.add_typer(privacy.app, name="privacy")
 app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
 

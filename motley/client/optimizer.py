@@ -21,6 +21,9 @@ class Optimizer(Protocol):
 
     def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]: ...
 
+    def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
+        """`step` in place, for many clients at once: params, grad and state [K, ...], lr [K, 1]."""
+
 
 @dataclass(frozen=True)
 class SGD:
@@ -39,6 +42,13 @@ class SGD:
             grad = torch.add(grad, state["velocity"], alpha=self.momentum)
             state = {"velocity": grad}
         return torch.addcmul(params, grad, lr, value=-1.0), state
+
+    def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
+        if self.weight_decay:
+            grad = torch.add(grad, params, alpha=self.weight_decay)
+        if self.momentum:
+            grad = state["velocity"].mul_(self.momentum).add_(grad)
+        params.addcmul_(grad, lr, value=-1.0)
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,15 @@ class Adam:
         m_hat = m / (1 - self.beta1**t)
         v_hat = v / (1 - self.beta2**t)
         return params - lr * m_hat / (v_hat.sqrt() + self.eps), {"m": m, "v": v, "t": t}
+
+    def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
+        if self.weight_decay:
+            grad = torch.add(grad, params, alpha=self.weight_decay)
+        t = state["t"].add_(1.0)[:, None]
+        m = state["m"].mul_(self.beta1).add_(grad, alpha=1 - self.beta1)
+        v = state["v"].mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
+        root = (v / (1 - self.beta2**t)).sqrt_().add_(self.eps)
+        params.sub_(lr / (1 - self.beta1**t) * m / root)
 
 
 @OPTIMIZERS.add()

@@ -145,6 +145,9 @@ def _mix_array(z: NDArray[np.uint64], spare: NDArray[np.uint64]) -> None:
 
 def uniform_each(key: Key, words: NDArray[np.int64]) -> NDArray[np.float64]:
     """One uniform number in [0, 1) for each integer word, drawn from ``key.fold(word)``."""
-    raw = fold_each(key, words)
-    raw >>= np.uint64(11)
-    return raw.astype(np.float64) * 2.0**-53
+    out = np.empty(len(words), np.float64)
+    for start in range(0, len(words), _CHUNK):
+        raw = fold_each(key, words[start : start + _CHUNK])
+        raw >>= np.uint64(11)
+        np.multiply(raw, 2.0**-53, out=out[start : start + _CHUNK])
+    return out

@@ -37,7 +37,8 @@ def test_ideal_fleet_by_hand() -> None:
 @pytest.mark.parametrize("n", [100, 200, 772, 1000])
 def test_fedsae_fleet_leaves_about_97_percent_stragglers(n: int) -> None:
     """FedAvg with 15 epochs; the paper has 96.5 to 97.5 % on four data sets of these numbers of clients."""
-    assert look("fedsae", n, epochs=15.0).straggler_rate == pytest.approx(0.967, abs=0.012)
+    noise = 0.05 / np.sqrt(n)  # clients' own rates differ by about 0.05
+    assert look("fedsae", n, epochs=15.0).straggler_rate == pytest.approx(0.967, abs=0.002 + 3 * noise)
 
 
 def test_straggler_causes() -> None:

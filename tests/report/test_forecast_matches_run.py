@@ -21,7 +21,16 @@ WORLD = (
 @pytest.mark.parametrize("deadline", ["none", "4.0"])
 def test_clock_and_participants_agree(deadline: str) -> None:
     recipe = load(
-        "digits", ["clients=8", "cohort=8", "rounds=4", f"fleet={WORLD}", f"deadline={deadline}", "executor=loop"]
+        "digits",
+        [
+            "method=fedavg",
+            "clients=8",
+            "cohort=8",
+            "rounds=4",
+            f"fleet={WORLD}",
+            f"deadline={deadline}",
+            "executor=loop",
+        ],
     )
     experiment = prepare(recipe)
     work = Work(experiment.data.sizes, recipe.epochs, flops(experiment.cost), 4 * experiment.net.size, recipe.deadline)
@@ -35,8 +44,8 @@ def test_fedavg_under_fedsae_loses_about_97_percent() -> None:
     recipe = load(
         "digits",
         [
-            "clients=100", "cohort=30", "rounds=60", "epochs=15", "fleet=fedsae", "model=logistic", "partition=iid",
-            "evaluate_every=60", "executor=loop",
+            "method=fedavg", "clients=100", "cohort=30", "rounds=60", "epochs=15", "fleet=fedsae", "model=logistic",
+            "partition=iid", "evaluate_every=60", "executor=loop",
         ],
     )  # fmt: skip
     records = run(recipe).records

@@ -18,6 +18,7 @@ from motley.fleet.fleet import Fate, Fleet
 from motley.methods import make_method
 from motley.nets.cost import flops
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation
+from motley.run.charges import Ticket
 from motley.run.executors import Job
 from motley.run.federation import EMPTY_ROUND_SECONDS
 from motley.run.runner import Run
@@ -75,10 +76,10 @@ def with_seconds(seconds: list[float], method: Method | None = None, **given: An
     """A run in which client i takes exactly ``seconds[i]``, and its delay."""
     run, spy = make_run(method, fleet=Fleet.ideal(6, Key.root(0)).with_(**given.pop("fleet", {})), **given)
 
-    def duration(flight: Any) -> float:
-        return seconds[flight.client] + float(flight.ticket.fate.delay)
+    def duration(ticket: Ticket, trained: Any) -> float:
+        return seconds[ticket.client] + ticket.fate.delay
 
-    run.fed._duration = duration  # type: ignore[method-assign]
+    run.fed.charges.duration = duration  # type: ignore[method-assign]
     return run, spy
 
 

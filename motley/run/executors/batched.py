@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.functional import pad
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from motley.client.trainer import Outcome, Span, Training, bounds, finish, move, objective, span_of
+from motley.client.trainer import Outcome, Span, Training, bounds, corrected, finish, objective, reads_params, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
 from motley.core.errors import InputError
 from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
+from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
 from motley.run.executors.base import EXECUTORS, Job
 from motley.run.executors.tables import Table, ladder, table
@@ -106,6 +107,7 @@ class Batched:
         self.training = training
         self.device = torch.device(_pick(device))
         self.cuda = self.device.type == "cuda"
+        self.in_place = self.cuda  # graphs work on fixed memory
         self.data = _moved(data, self.device)
         self.sizes = data.sizes
         self.index = torch.from_numpy(data.partition.index).to(self.device)
@@ -117,6 +119,9 @@ class Batched:
         self._buffers: Cache[Buffers] = Cache(8)
         self._reads_data: dict[str, bool] = {}
         self._graph_pool = torch.cuda.graph_pool_handle() if self.cuda else None
+        if self.cuda:
+            fast = training.precision != "float32"
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
@@ -285,7 +290,8 @@ class Batched:
             return c
         if self.cuda:
             return self._train_captured(group, c, batches, total)
-        moving = (c.params, vmap(self.training.optimizer.init)(c.params))
+        params = c.params.clone() if self.in_place else c.params
+        moving = (params, vmap(self.training.optimizer.init)(params))
         parked: list[Tensor] = []
         losses = torch.zeros(total, k, device=self.device)
         s = 0
@@ -353,7 +359,8 @@ class Batched:
         low, high = bounds(training.net, span)
         size = training.net.size
 
-        def one(c: Client, state: Tree, x: Tensor, y: Tensor, mask: Tensor | None, rate: Tensor) -> tuple[Any, ...]:
+        def slope(c: Client, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+            """The full gradient of one client, corrected, and its loss."""
             batch = Batch(x, y, mask)
 
             def loss_of(free: Tensor) -> tuple[Tensor, Tensor]:
@@ -362,9 +369,15 @@ class Batched:
             gradient, data_term = grad(loss_of, has_aux=True)(c.params[low:high])
             if high - low < size:
                 gradient = pad(gradient, (low, size - high))
-            part_trained = training.net.layout.expand(c.trained) if masked or high - low < size else None
-            params, state = move(training, c, state, gradient, part_trained, rate)
-            return params, state, data_term
+            return corrected(training, c, gradient), data_term
+
+        def slopes(tensors: list[Tensor], c: Client, x: Tensor, y: Tensor, mask: Tensor | None) -> Any:
+            """As `slope`, by tensors of the model."""
+            batch = Batch(x, y, mask)
+            return grad(lambda free: objective(training, c, free, span, batch), has_aux=True)(tensors)
+
+        whole = not masked and high - low == size
+        by_tensor = whole and not reads_params(training.method) and not training.method.has("gradient")
 
         def step(moving: tuple[Tensor, Tree], inputs: tuple[Any, ...], c: Client, counts: tuple[Tensor, Tensor]) -> Any:
             rows, mask, s = inputs
@@ -372,13 +385,31 @@ class Batched:
             owner = c.facts.client[:, None].expand(rows.shape)
             x, y = self.data.gather(rows.reshape(-1), owner.reshape(-1))
             x, y = x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape)
-            rate = c.facts.lr * (s < steps)  # whoever is done stands still
-            c = c.with_(params=moving[0], epoch=(s // per_epoch).to(torch.float32))
-            dims = (_dims(c, group.shared), 0, 0, 0, None if mask is None else 0, 0)
-            params, state, loss = vmap(one, in_dims=dims)(c, moving[1], x, y, mask, rate)
-            if self.cuda:  # graphs work on fixed memory
-                params, state = tree_map(lambda old, new: old.copy_(new), moving, (params, state))
-            return params, state, loss
+            params, state = moving
+            rate = (c.facts.lr * (s < steps))[:, None]  # whoever is done stands still
+            c = c.with_(params=params, epoch=(s // per_epoch).to(torch.float32))
+            dims = (_dims(c, group.shared), 0, 0, None if mask is None else 0)
+            if self.in_place and by_tensor and all(leaf.dim() > 1 for leaf in tree_leaves(state)):
+                layout = training.net.layout
+                pieces = torch.split(params, [slot.size for slot in layout.slots], dim=1)
+                tensors = [piece.view(len(rows), *slot.shape) for piece, slot in zip(pieces, layout.slots, strict=True)]
+                gradients, loss = vmap(slopes, in_dims=([0] * len(tensors), *dims))(tensors, c, x, y, mask)
+                for slot, gradient in zip(layout.slots, gradients, strict=True):
+                    part = slice(slot.start, slot.stop)
+                    some = tree_map(lambda leaf, p=part: leaf[:, p], state)
+                    training.optimizer.step_(some, params[:, part], gradient.flatten(1), rate)
+                return params, state, loss
+            gradient, loss = vmap(slope, in_dims=dims)(c, x, y, mask)
+            if self.in_place and whole:
+                training.optimizer.step_(state, params, gradient, rate)
+                return params, state, loss
+            trained = None if whole else training.net.layout.expand(c.trained)
+            new, new_state = vmap(training.optimizer.step)(state, params, gradient, rate)
+            if trained is not None:
+                new = torch.where(trained > 0, new, params)
+            if self.in_place:
+                new, new_state = tree_map(lambda old, fresh: old.copy_(fresh), moving, (new, new_state))
+            return new, new_state, loss
 
         return step
 
@@ -471,7 +502,7 @@ class Batched:
             _rows(payload, real),
             trained[:real].cpu().unbind(),
             _rows(extras, real),
-            [_cloned(row) for row in _rows(own, real)],  # kept for long: not as a view of all the others
+            [_cloned(row) if row else row for row in _rows(own, real)],  # kept for long: no view of all the others
             loss[:real].cpu().unbind(),
             strict=True,
         )
@@ -581,12 +612,15 @@ def _pick(device: str) -> str:
 
 
 def _moved(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with its training samples on a device."""
+    """The data with its training samples, and what changes them, on a device."""
     dataset = data.dataset
-    return replace(data, dataset=replace(dataset, x=dataset.x.to(device), y=dataset.y.to(device)))
+    moved = replace(
+        dataset, x=dataset.x.to(device), y=dataset.y.to(device), scaling=tensors_to(dataset.scaling, device)
+    )
+    return replace(data, dataset=moved, transforms=tuple(tensors_to(one, device) for one in data.transforms))
 
 
 @EXECUTORS.add("batched", hidden=("training", "data", "workers", "device"))
-def make_batched(training: Training, data: FederatedData, workers: int, device: str = "auto") -> Batched:
+def make_batched(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Batched:
     """Many clients as one computation; on a GPU replayed as CUDA graphs."""
     return Batched(training, data, device)

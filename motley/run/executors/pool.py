@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -38,6 +39,7 @@ def _from_wire(tree: Any) -> Any:
 
 def _work(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
     """The life of a worker: receive a job, train it, send the outcome."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, OSError):  # the run has ended, perhaps while this client trained
         _serve(pipe, training, data, starts)
@@ -78,6 +80,7 @@ class Pool:
         if workers < 1:
             raise InputError(f"A pool needs at least one worker, not {workers}.")
         context = multiprocessing.get_context("spawn")
+        resource_tracker.ensure_running()  # its start would unblock what `_no_interrupts` blocks
         self.starts = torch.zeros(self.n_slots, training.net.size).share_memory_()
         dataset = data.dataset
         for tensor in (dataset.x, dataset.y):
@@ -203,7 +206,7 @@ def _quiet_threads() -> Iterator[None]:
                 os.environ[name] = value
 
 
-@EXECUTORS.add("pool", hidden=("training", "data", "workers"))
-def make_pool(training: Training, data: FederatedData, workers: int) -> Pool:
+@EXECUTORS.add("pool", hidden=("training", "data", "workers", "device"))
+def make_pool(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Pool:
     """A pool of processes with one thread each; as many workers as cores unless told."""
     return Pool(training, data, workers or os.cpu_count() or 1)

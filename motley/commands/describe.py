@@ -1,0 +1,40 @@
+"""``motley describe``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from motley.commands.run import Overrides
+from motley.commands.tools import AsJson, Voice, shown
+
+
+def describe(
+    recipe: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A recipe: its name or a TOML file.")],
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw a picture of it.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page.")] = None,
+) -> None:
+    """Tell how heterogeneous data and fleet are, and what may help, before a single step is trained."""
+    from rich.console import Console
+
+    from motley.report.describe import describe_experiment
+    from motley.report.describe_figure import render_html, render_png
+    from motley.report.describe_terminal import render_terminal
+    from motley.run.experiment import prepare
+    from motley.run.recipe import load
+
+    experiment = prepare(load(recipe, overrides or []))
+    description = describe_experiment(experiment)
+    if not as_json:
+        Console().print(render_terminal(description))
+    for render, path, what in ((render_png, png, "Picture"), (render_html, html, "Page")):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            render(description, experiment.data, path)
+            if not as_json:
+                typer.echo(f"{what}: {shown(path)}")
+    Voice(as_json).end(description.to_dict())
