@@ -43,7 +43,7 @@ class Wander(tiny.OneByOne):
 def even_fleet() -> Fleet:
     """Devices and links so fast that only whole seconds of delay count: many ties."""
     fleet = Fleet.ideal(12, Key.root(9)).with_(fortune=(Wander(),))
-    fast = np.full(12, np.inf)
+    fast = np.full(12, 1e300)
     return fleet.with_(flops=fast, up=fast, down=fast)
 
 
