@@ -18,9 +18,9 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch
 
 from motley.core.errors import InputError
+from motley.core.vmapped import is_vmapped
 from motley.nets.client_conv import ClientConv, Pool, available
 
 FORMULATIONS = ("auto", "direct", "kernel")
@@ -47,7 +47,7 @@ class Conv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         name = _formulation.get()
-        if name != "direct" and self._fits(input) and (name == "kernel" or _batched(self.weight)):
+        if name != "direct" and self._fits(input) and (name == "kernel" or is_vmapped(self.weight)):
             y = cast(Tensor, ClientConv.apply(input, self.weight, int(self.padding[0])))
             return y if self.bias is None else y + self.bias[:, None, None]
         return super().forward(input)
@@ -56,15 +56,6 @@ class Conv2d(nn.Conv2d):
         square = self.kernel_size[0] == self.kernel_size[1] and self.padding_mode == "zeros"
         plain = self.stride == (1, 1) and self.dilation == (1, 1) and self.groups == 1 and input.dim() == 4
         return input.is_cuda and available() and square and plain and self.padding in ((0, 0), (1, 1), (2, 2))
-
-
-def _batched(tensor: Tensor) -> bool:
-    """True inside a `vmap` that maps over this tensor (also when a `grad` stands around or inside it)."""
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_batchedtensor(tensor):
-            return True
-        tensor = _functorch.get_unwrapped(tensor)
-    return False
 
 
 def max_pool(x: Tensor) -> Tensor:

@@ -26,7 +26,10 @@ from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
 from motley.data.federated import FederatedData
 from motley.run.executors.base import EXECUTORS, Job
 from motley.run.executors.tables import Table, ladder, table
-from motley.run.executors.trace import Cache, Captured, Traced, shape_key
+from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
+
+
+SCALED_BYTES = 1 << 30  # training sets up to this size are kept as float32 on a CPU
 
 
 class Samples(Data):
@@ -106,7 +109,8 @@ class Batched:
         self.training = training
         self.device = torch.device(_pick(device))
         self.cuda = self.device.type == "cuda"
-        self.in_place = self.cuda  # graphs work on fixed memory
+        self.in_place = True  # parameters and optimizer state are updated where they lie
+        self.any_width = not self.cuda  # one trace for all widths
         self.data = _moved(data, self.device)
         self.sizes = data.sizes
         self.index = torch.from_numpy(data.partition.index).to(self.device)
@@ -235,7 +239,7 @@ class Batched:
         ones = torch.ones(k, training.net.n_layers, device=self.device)
         c = Client(
             start, group.start, ones, group.facts, group.keys, zero, zero,
-            group.down, group.own or {}, {}, group.dials, training.net,
+            group.down, group.own or {}, {}, group.dials, training.net, training.batch_size,
         )  # fmt: skip
         if not training.method.has("begin") and not training.method.has("trainable"):
             return c
@@ -274,9 +278,16 @@ class Batched:
         rows = self.index[offsets[:, None] + torch.where(inside, place, 0)]
         mask = inside.to(torch.float32)
         dims = (_dims(c, group.shared), 0, 0)
-        key = (stage, group.shared, shape_key((c, rows)))
-        traced = self._traces.get(key, lambda: Traced(vmap(one, in_dims=dims), c, rows, mask))
+        traced = self._trace((stage, group.shared), vmap(one, in_dims=dims), (c, rows, mask), dims)
         return traced(c, rows, mask)
+
+    def _trace(self, what: tuple[Any, ...], function: Callable[..., Any], args: tuple[Any, ...], axes: Any) -> Traced:
+        """A function traced for such arguments; on a CPU one trace serves all widths."""
+        if self.any_width:
+            key = (*what, width_key(args, axes))
+            return self._traces.get(key, lambda: Traced(function, *args, axes=axes, compiled=self.compiled))
+        key = (*what, shape_key(args))
+        return self._traces.get(key, lambda: Traced(function, *args, compiled=self.compiled))
 
     # ------------------------------------------------------------------ steps
     def _train(self, group: Group, c: Client, batches: Table) -> Client:
@@ -302,7 +313,7 @@ class Batched:
                 if self.training.method.adaptive:
                     c, params = self._epoch_ends(group, c, moving[0], losses, s - 1)
                     moving = (params, moving[1])
-        params = torch.cat([moving[0], *reversed(parked)])
+        params = torch.cat([moving[0], *reversed(parked)]) if parked else moving[0]
         return self._closed(group, c.with_(params=params), losses)
 
     def _advance(
@@ -312,24 +323,23 @@ class Batched:
         width = len(moving[0])
         here = _first(c.with_(params=moving[0]), width, group.shared)
         counts = (group.steps[:width], group.per_epoch[:width])
-
-        def inputs(s: int) -> tuple[Any, ...]:
-            mask = None if batches.mask is None else batches.mask[s, :width]
-            return batches.rows[s, :width], mask, torch.tensor(s, device=self.device)
-
-        step = self._step(group, (moving, inputs(s), here, counts))
+        rows = batches.rows[s:last, :width].unbind()
+        masks = [None] * len(rows) if batches.mask is None else batches.mask[s:last, :width].unbind()
+        numbers = torch.arange(s, last, device=self.device).unbind()
+        step = self._step(group, (moving, (rows[0], masks[0], numbers[0]), here, counts))
         leaves, spec = tree_flatten(moving)
         fixed, _ = tree_flatten((here, counts))
-        while s < last:
-            *leaves, loss = step.flat(*leaves, *(leaf for leaf in inputs(s)), *fixed)
-            losses[s, :width] = loss
-            s += 1
+        seen: list[Tensor] = []
+        for inputs in zip(rows, masks, numbers, strict=True):
+            *leaves, loss = step.flat(*leaves, *inputs, *fixed)
+            seen.append(loss)
+        losses[s:last, :width] = torch.stack(seen)
         made: tuple[Tensor, Tree] = tree_unflatten(leaves, spec)
         return made
 
     def _phases(self, group: Group, total: int) -> list[tuple[int, int]]:
         """(width, step it runs until): as clients finish, the batch narrows; widths are rounded up to a few."""
-        widths = ladder(len(group.jobs), 1.125 if self.cuda else 1.25)
+        widths = ladder(len(group.jobs), 1.125 if self.cuda else 1.06)
         phases: list[tuple[int, int]] = []
         for s in range(total):
             busy = bisect_left(group.counts, -s, key=lambda count: -count)  # counts fall
@@ -346,8 +356,8 @@ class Batched:
         return min([until, *ends])
 
     def _step(self, group: Group, args: tuple[Any, ...]) -> Traced:
-        key = ("step", group.span, group.masked, group.shared, shape_key(args))
-        return self._traces.get(key, lambda: Traced(self._step_function(group), *args, compiled=self.compiled))
+        axes = (0, (0, None if args[1][1] is None else 0, None), _dims(args[2], group.shared), 0)
+        return self._trace(("step", group.span, group.masked, group.shared), self._step_function(group), args, axes)
 
     def _step_function(self, group: Group) -> Callable[..., Any]:
         """One minibatch step of w clients: (clients, optimizer state, rows, mask, ...) -> (params, state, loss)."""
@@ -567,7 +577,7 @@ def _dims(c: Client, shared: Shared) -> Client:
     """Which leaves of stacked clients have a client axis."""
     start, down = (None if shared.start else 0), (None if shared.down else 0)
     facts = Facts(*([0] * len(Facts._fields)))  # type: ignore[arg-type]
-    return Client(0, start, 0, facts, 0, 0, 0, down, 0, 0, down, c.net)  # type: ignore[arg-type]
+    return Client(0, start, 0, facts, 0, 0, 0, down, 0, 0, down, c.net, c.batch_size)  # type: ignore[arg-type]
 
 
 def _first(c: Client, width: int, shared: Shared) -> Client:
@@ -589,6 +599,7 @@ def _first(c: Client, width: int, shared: Shared) -> Client:
         notes=cut(c.notes),
         dials=c.dials if shared.down else cut(c.dials),
         net=c.net,
+        batch_size=c.batch_size,
     )
 
 
@@ -608,9 +619,12 @@ def _pick(device: str) -> str:
 
 
 def _moved(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with its training samples on a device."""
+    """The data with its training samples on a device; on a CPU scaled beforehand, where they are not too large."""
     dataset = data.dataset
-    return replace(data, dataset=replace(dataset, x=dataset.x.to(device), y=dataset.y.to(device)))
+    x = dataset.x.to(device)
+    if device.type == "cpu" and dataset.scaling is not None and 4 * x.numel() <= SCALED_BYTES:
+        return replace(data, dataset=replace(dataset, x=dataset.inputs(x), scaling=None))
+    return replace(data, dataset=replace(dataset, x=x, y=dataset.y.to(device)))
 
 
 @EXECUTORS.add("batched", hidden=("training", "data", "workers", "device"))
