@@ -7,7 +7,6 @@ layer they train.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from motley.core.errors import InputError
 from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
 from motley.data.federated import FederatedData
 from motley.run.executors.base import EXECUTORS, Job
-from motley.run.executors.tables import Table, ladder, table
+from motley.run.executors.tables import Batches, Table, ladder
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 
 
@@ -224,7 +223,7 @@ class Batched:
     def _run_group(self, group: Group) -> list[Outcome]:
         sizes = torch.tensor([int(job.facts.n) for job in group.jobs], device=self.device)
         offsets = self.offsets[[job.client for job in group.jobs]].to(self.device)
-        batches = table(group.keys, self.index, offsets, sizes, group.steps, self.training.batch_size)
+        batches = Batches(group.keys, self.index, offsets, sizes, group.steps, self.training.batch_size)
         with torch.no_grad():
             c = self._begin(group, offsets, sizes)
             c = self._train(group, c, batches)
@@ -290,13 +289,13 @@ class Batched:
         return self._traces.get(key, lambda: Traced(function, *args, compiled=self.compiled))
 
     # ------------------------------------------------------------------ steps
-    def _train(self, group: Group, c: Client, batches: Table) -> Client:
+    def _train(self, group: Group, c: Client, batches: Batches) -> Client:
         k, total = len(group.jobs), max(group.counts)
         self._count(group, total)
         if group.span.first >= group.span.last or total == 0:
             return c
         if self.cuda:
-            return self._train_captured(group, c, batches, total)
+            return self._train_captured(group, c, batches.table(0, total, k), total)
         params = c.params.clone() if self.in_place else c.params
         moving = (params, vmap(self.training.optimizer.init)(params))
         parked: list[Tensor] = []
@@ -317,14 +316,15 @@ class Batched:
         return self._closed(group, c.with_(params=params), losses)
 
     def _advance(
-        self, group: Group, c: Client, moving: tuple[Tensor, Tree], batches: Table, losses: Tensor, s: int, last: int
+        self, group: Group, c: Client, moving: tuple[Tensor, Tree], batches: Batches, losses: Tensor, s: int, last: int
     ) -> tuple[Tensor, Tree]:
         """Steps s to last-1 of the clients that move."""
         width = len(moving[0])
         here = _first(c.with_(params=moving[0]), width, group.shared)
         counts = (group.steps[:width], group.per_epoch[:width])
-        rows = batches.rows[s:last, :width].unbind()
-        masks = [None] * len(rows) if batches.mask is None else batches.mask[s:last, :width].unbind()
+        drawn = batches.table(s, last, width)
+        rows = drawn.rows.unbind()
+        masks = [None] * len(rows) if drawn.mask is None else drawn.mask.unbind()
         numbers = torch.arange(s, last, device=self.device).unbind()
         step = self._step(group, (moving, (rows[0], masks[0], numbers[0]), here, counts))
         leaves, spec = tree_flatten(moving)
@@ -341,13 +341,10 @@ class Batched:
         """(width, step it runs until): as clients finish, the batch narrows; widths are rounded up to a few."""
         widths = ladder(len(group.jobs), 1.125 if self.cuda else 1.06)
         phases: list[tuple[int, int]] = []
-        for s in range(total):
-            busy = bisect_left(group.counts, -s, key=lambda count: -count)  # counts fall
-            width = widths[bisect_left(widths, max(1, busy))]
-            if phases and phases[-1][0] == width:
-                phases[-1] = (width, s + 1)
-            else:
-                phases.append((width, s + 1))
+        for width, narrower in zip(reversed(widths), [*reversed(widths[:-1]), 0], strict=True):
+            until = min(total, group.counts[narrower])  # as long as more than the narrower width still train
+            if until > (phases[-1][1] if phases else 0):
+                phases.append((width, until))
         return phases
 
     def _epoch_end(self, group: Group, s: int, until: int) -> int:
@@ -487,13 +484,17 @@ class Batched:
         return self._closed(group, buffers.c, buffers.losses[:total])
 
     def _capture(self, group: Group, buffers: Buffers, width: int) -> Captured:
+        used: list[Traced] = []
+
         def step() -> None:
             rows = buffers.rows.index_select(0, buffers.s)[0, :width]
             mask = None if buffers.mask is None else buffers.mask.index_select(0, buffers.s)[0, :width]
             here = _first(buffers.c, width, group.shared)
             moving = (here.params, tree_map(lambda leaf: leaf[:width], buffers.state))
             args = (moving, (rows, mask, buffers.s[0]), here, (buffers.steps[:width], buffers.per_epoch[:width]))
-            _, _, loss = self._step(group, args)(*args)
+            traced = self._step(group, args)
+            used.append(traced)  # the graph reads its constants
+            _, _, loss = traced(*args)
             buffers.losses[:, :width].index_copy_(0, buffers.s, loss[None])
             buffers.s.add_(1)
 

@@ -80,3 +80,54 @@ def _scaler(graph: Graph, width: Node, scaled: dict[int, Node], prime: int) -> C
         return scaled[times]
 
     return change
+
+
+# Operations whose Python binding takes what the traced operation takes; calling it costs a third.
+_FUNCTIONS = frozenset(
+    "bmm mm add sub mul div neg eq ne lt le gt ge where sum mean index_select gather cat exp log sqrt relu addcmul "
+    "clamp_min maximum minimum sigmoid tanh split_with_sizes _log_softmax _log_softmax_backward_data baddbmm".split()
+)
+_METHODS = {"view": "view", "_unsafe_view": "view", "expand": "expand", "transpose": "transpose", "permute": "permute"}
+_METHODS |= {name: name for name in ("unsqueeze", "addcmul_", "add_", "sub_", "mul_", "copy_")}
+_CONSTANTS = frozenset((aten.arange.default, aten.arange.start, aten.scalar_tensor.default))
+
+
+def quicken(module: GraphModule) -> None:
+    """Calls operations by their shortest way, and makes constants once; a small step is mostly the cost of calls."""
+    graph = module.graph
+    for number, node in enumerate(list(graph.nodes)):
+        if node.op != "call_function" or not hasattr(node.target, "_schema"):
+            continue
+        name = node.target._schema.name.removeprefix("aten::")
+        if node.target in _CONSTANTS and not node.all_input_nodes and not any(map(_writes, node.users)):
+            _hold(module, node, f"_constant{number}")
+        elif name in _METHODS:
+            node.op, node.target = "call_method", _METHODS[name]
+        elif name in _FUNCTIONS:
+            node.target = getattr(torch, name)
+        elif node.target is aten.slice.Tensor and len(node.args) == 4 and node.args[1] != 0:
+            _, dim, start, _ = node.args
+            shape = shape_of(node)
+            if shape is not None and isinstance(start, int) and start >= 0:
+                node.op, node.target, node.args = "call_method", "narrow", (node.args[0], dim, start, shape[dim])
+    for name, value in list(module._buffers.items()):
+        del module._buffers[name]
+        module.__dict__[name] = value  # an attribute of its own is found at once, a buffer only after a search
+    module.recompile()
+
+
+def _hold(module: GraphModule, node: Node, name: str) -> None:
+    """Replaces a node by the constant it always gives."""
+    assert callable(node.target)
+    module.register_buffer(name, node.target(*node.args, **node.kwargs), persistent=False)
+    with module.graph.inserting_before(node):
+        constant = module.graph.get_attr(name)
+    constant.meta["val"] = node.meta.get("val")
+    node.replace_all_uses_with(constant)
+    module.graph.erase_node(node)
+
+
+def _writes(node: Node) -> bool:
+    """Whether an operation writes into one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, _broadcast_to_and_flatten, tree_flatten, tree_unflatten
 
-from motley.run.executors.graphs import PRIME, simplify, widen
+from motley.run.executors.graphs import PRIME, quicken, simplify, widen
 
 T = TypeVar("T")
 
@@ -82,6 +82,8 @@ class Traced:
         with torch.no_grad():
             self._graph = make_fx(flat)(*leaves) if wide is None else _traced_wide(flat, leaves, wide)
         simplify(self._graph)
+        if not compiled:
+            quicken(self._graph)
         run = torch.compile(self._graph, dynamic=False) if compiled else self._graph.forward
         self.flat: Callable[..., list[Tensor]] = run  # from the leaves of the arguments to the leaves of the result
 
