@@ -16,7 +16,7 @@ from motley.client.optimizer import SGD, Optimizer
 from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
 from motley.core.part import Method
-from motley.core.types import Batch, Client, Data, Facts, Tree
+from motley.core.types import Batch, Client, Data, Facts, Output, Tree
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Training:
     method: Method
     optimizer: Optimizer
     batch_size: int
+    precision: str = "float32"  # tf32: faster products on a GPU; bf16: the forward and backward pass in bfloat16
 
     @cached_property
     def full_span(self) -> Span:
@@ -107,14 +108,17 @@ def objective(
     """
     net, method = training.net, training.method
     if isinstance(free, list):
-        out = net.forward(free, batch.x)
+        tensors, whole = free, c.params
     elif span == training.full_span:
-        c = c.with_(params=free) if reads_params(method) else c
-        out = net(free, batch.x)
+        tensors, whole = net.layout.tensors(free), free
     else:
         tensors, whole = _with_frozen(net, c.params, free, span)
-        c = c.with_(params=whole) if reads_params(method) else c
-        out = net.forward(tensors, batch.x)
+    if reads_params(method):
+        c = c.with_(params=whole)
+    for _, hook in method.hooks("view"):
+        whole = hook(c, whole)
+        tensors = net.layout.tensors(whole)
+    out = _forward(training, tensors, batch.x)
     logits = out.logits
     for _, hook in method.hooks("logits"):
         logits = hook(c, batch, logits)
@@ -128,9 +132,17 @@ def objective(
     return loss, data_term
 
 
+def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
+    if training.precision != "bf16":
+        return training.net.forward(tensors, x)
+    low = x.to(torch.bfloat16) if x.is_floating_point() else x
+    out = training.net.forward([tensor.to(torch.bfloat16) for tensor in tensors], low)
+    return Output(out.features.float(), out.logits.float())
+
+
 def reads_params(method: Method) -> bool:
     """Whether hooks inside the loss may read the parameters."""
-    return method.has("logits") or method.has("penalty")
+    return method.has("view") or method.has("logits") or method.has("penalty")
 
 
 def _with_frozen(net: Network, params: Tensor, free: Tensor, span: Span) -> tuple[list[Tensor], Tensor]:

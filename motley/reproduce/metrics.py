@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import pairwise
 
 from motley.core.registry import Registry, parse
 from motley.reproduce.store import Finished
@@ -61,6 +62,14 @@ def validated(run: Finished, score: str = "") -> float | None:
     goal = score or {"covertype": "weighted_f1", "eicu": "auc"}.get(data, "accuracy")
     found = run.summary.get("validated", {}).get(goal)
     return None if found is None else 100.0 * float(found["test"])
+
+
+@METRICS.add(hidden=("run",))
+def wobble(run: Finished, name: str = "validation_accuracy") -> float | None:
+    """Mean change of a score (times 100) from one evaluation to the next in the second half of a run; small is good."""
+    values = run.extra.get(name, [])
+    values = values[len(values) // 2 :]
+    return 100.0 * statistics.fmean(abs(b - a) for a, b in pairwise(values)) if len(values) > 1 else None
 
 
 @METRICS.add(hidden=("run",))
