@@ -1,7 +1,7 @@
 """The workload in pfl-research: `FederatedAveraging` of a `PyTorchModel` on a `SimulatedBackend`.
 
-Run as a program it is one of its worker processes, as its guide to fast simulations describes them: every process is
-told all addresses and its own rank, and pfl divides each cohort among them, by the users' sizes.
+Several processes work as pfl's guide to fast simulations describes it: each is told all addresses and its own rank, and
+pfl divides each cohort among them, by the users' sizes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def train(workload: Workload) -> Timing:
     from pfl.model.pytorch import PyTorchModel
 
     case, plan = workload.case, workload.plan
-    np.random.seed(0)
+    np.random.seed(0)  # pfl draws from the global generator, and must do so alike in all processes
     module = Trained(workload.module())
     model = PyTorchModel(
         model=module,
@@ -142,11 +142,7 @@ def _one_group_per_device() -> None:
         return
     join = torch.distributed.init_process_group
 
-    def with_gloo(**settings: Any) -> None:
-        join(**{**settings, "backend": "gloo"})
+    def with_gloo(*args: Any, **settings: Any) -> None:
+        join(*args, **{**settings, "backend": "gloo"})
 
-    torch.distributed.init_process_group = with_gloo  # type: ignore[assignment]
-
-
-if __name__ == "__main__":
-    peers_process.serve(train)
+    torch.distributed.init_process_group = with_gloo

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +23,7 @@ LIMIT = 540.0  # seconds a peer may take for all cases
 
 
 def run(module: str, plans: Sequence[Plan], processes: int = 1, env: Sequence[dict[str, str]] = ()) -> list[Timing]:
-    """Starts ``python -m module`` in some processes, each with its variables in ``env``; what they did together.
+    """Lets a module's ``train`` carry out plans in some processes, each with its variables in ``env``.
 
     A round lasts until the slowest process is done with it; steps add up; the model is that of the first process.
     """
@@ -55,7 +56,7 @@ def _start(
         "OMP_NUM_THREADS": threads,
         **extra,
     }
-    command = [sys.executable, "-m", module, str(folder), str(rank)]
+    command = [sys.executable, "-m", __name__, module, str(folder), str(rank)]
     return subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, cwd=folder), log
 
 
@@ -85,9 +86,13 @@ def _together(parts: list[dict[str, Any]]) -> Timing:
     return Timing(seconds, sum(part["steps"] for part in parts), parts[0]["model"])
 
 
-def serve(train: Callable[[Workload], Timing]) -> None:
+def serve(module: str, folder: Path, rank: int) -> None:
     """The other side: carries out the plans of a folder."""
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    train: Callable[[Workload], Timing] = import_module(module).train
     plans = [Plan.of(content) for content in json.loads((folder / "plans.json").read_text())]
     done = [train(Workload(plan))._asdict() for plan in plans]
     torch.save(done, folder / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
