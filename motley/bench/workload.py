@@ -287,6 +287,7 @@ def motley(workload: Workload, executor: str) -> Timing:
             "rounds": plan.numbers[-1],
             "executor": executor,
             "device": plan.device,
+            "precision": plan.precision,
         }
     )
     watch = Stopwatch(workload)
