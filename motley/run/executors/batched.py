@@ -24,6 +24,7 @@ from motley.core.errors import InputError
 from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
 from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
+from motley.run.executors import fused
 from motley.run.executors.base import EXECUTORS, Job
 from motley.run.executors.tables import Batches, Table, ladder
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
@@ -297,6 +298,12 @@ class Batched:
         self._count(group, total)
         if group.span.first >= group.span.last or total == 0:
             return c
+        if fused.fits(self.training, self.data):
+            params = c.params.contiguous().clone()
+            losses = fused.train(
+                self.training, self.data, params, group.facts.lr, group.steps, batches.table(0, total, k)
+            )
+            return self._closed(group, c.with_(params=params), losses)
         if self.cuda:
             return self._train_captured(group, c, batches.table(0, total, k), total)
         params = c.params.clone() if self.in_place else c.params
