@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 wrong input, 130 interrupted, 1 anything else.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -16,8 +17,6 @@ import motley
 from motley.commands import bench, describe, listing, report, run, tune
 from motley.commands.tools import Interrupted
 from motley.core.errors import InputError, MotleyError
-from motley.reproduce import privacy
-from motley.reproduce.command import reproduce
 
 DEBUG = "MOTLEY_DEBUG"
 
@@ -34,10 +33,23 @@ app.command("resume")(run.resume)
 app.command("list")(listing.show)
 app.command("describe")(describe.describe)
 app.command("report")(report.report)
-app.command("reproduce")(reproduce)
-app.add_typer(privacy.app, name="privacy")
 app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
+
+# Commands whose modules take long to import are loaded when they are called: where they are, and what help says.
+LATER = {
+    "reproduce": ("motley.reproduce.command", "reproduce", "Measure a paper's tables and figures again."),
+    "privacy": ("motley.reproduce.privacy", "app", "What could be learned from the things clients send."),
+}
+
+
+def _add_later(name: str, called: bool) -> None:
+    module, attribute, summary = LATER[name]
+    found = getattr(importlib.import_module(module), attribute) if called else None
+    if isinstance(found, typer.Typer):
+        app.add_typer(found, name=name)
+    else:
+        app.command(name, help=summary if found is None else None)(found or (lambda: None))
 
 
 def _version(wanted: bool) -> None:
@@ -59,6 +71,10 @@ def main() -> NoReturn:
     """Runs the command and turns errors into a sentence and an exit code."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
+        app.registered_commands[:] = [one for one in app.registered_commands if one.name not in LATER]
+        app.registered_groups[:] = [one for one in app.registered_groups if one.name not in LATER]
+        for name in LATER:
+            _add_later(name, called=name in sys.argv[1:2])
         app(prog_name="motley")
     except (Interrupted, KeyboardInterrupt) as stopped:
         _end(str(stopped) or "Interrupted.", 130)
