@@ -301,3 +301,15 @@ def test_quick_says_so_and_show_only_reads(tiny: str, tmp_path: Path, monkeypatc
 def test_wrong_seeds_are_a_sentence(tiny: str) -> None:
     with pytest.raises(InputError, match="whole numbers"):
         CliRunner().invoke(app, ["reproduce", tiny, "--seeds", "a,b"], catch_exceptions=False)
+
+
+def test_the_page_names_what_is_far_from_the_paper(tiny: str, tmp_path: Path) -> None:
+    from motley.reproduce.show import markdown
+
+    made, results = spec.read(tiny), Results(tmp_path / "results")
+    for seed, value in ((0, 0.55), (1, 0.56)):
+        recipe = made.recipe_of(spec.Cell("A", "one"), spec.Draw(seed))
+        results.add(finished(value, seed, identity=key_of(recipe), recipe={"diagnostics": ["diversity"]}))
+    page = markdown(build(made, results))
+    assert "More than 3 points from the paper, 1 of 1: A, one (+5.5)." in page
+    assert "6 runs are missing here." in page
