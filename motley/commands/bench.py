@@ -69,6 +69,7 @@ def peers(
     processes: Annotated[int, typer.Option(min=1, help="Processes that share the device, for peers that can.")] = 4,
     executors: Annotated[str, typer.Option(help="Motley's executors; all that suit the machine unless told.")] = "",
     against: Annotated[str, typer.Option(help="Peers, joined by commas.")] = "pfl,flower",
+    limit: Annotated[float, typer.Option(min=1, help="Seconds that a peer may take for all cases.")] = 300,
     check: Annotated[
         bool, typer.Option("--check", help="Compare results, not times: do all do the same work?")
     ] = False,
