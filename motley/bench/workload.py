@@ -238,7 +238,7 @@ def _bare_round(
         steps += descend(module, ((x[order], y[order]) for order in epochs), case)
         torch._foreach_add_(mean, [parameter.detach() for parameter in parameters], alpha=len(y) / total)
     with torch.no_grad():
-        torch._foreach_copy_(parameters, mean)
+        torch._foreach_copy_(list[Tensor](parameters), mean)
     return steps
 
 
@@ -289,6 +289,7 @@ def motley(workload: Workload, executor: str) -> Timing:
             "rounds": plan.numbers[-1],
             "executor": executor,
             "device": plan.device,
+            "precision": plan.precision,
         }
     )
     watch = Stopwatch(workload)

@@ -6,17 +6,19 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy, log_softmax, pad
 
 from motley.client.optimizer import SGD, Optimizer
 from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
 from motley.core.part import Method
 from motley.core.types import Batch, Client, Data, Facts, Output, Tree
+from motley.core.vmapped import is_vmapped
 
 
 @dataclass(frozen=True)
@@ -122,10 +124,7 @@ def objective(
     logits = out.logits
     for _, hook in method.hooks("logits"):
         logits = hook(c, batch, logits)
-    if batch.mask is None:
-        data_term = cross_entropy(logits, batch.y)
-    else:
-        data_term = batch.mean(cross_entropy(logits, batch.y, reduction="none"))
+    data_term = _data_term(logits, batch)
     loss = data_term
     for _, hook in method.hooks("penalty"):
         loss = loss + hook(c, batch, out)
@@ -138,6 +137,16 @@ def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
     low = x.to(torch.bfloat16) if x.is_floating_point() else x
     out = training.net.forward([tensor.to(torch.bfloat16) for tensor in tensors], low)
     return Output(out.features.float(), out.logits.float())
+
+
+def _data_term(logits: Tensor, batch: Batch) -> Tensor:
+    """The cross-entropy in few operations under `vmap`, where `cross_entropy` becomes two dozen."""
+    if not is_vmapped(logits):
+        if batch.mask is None:
+            return cross_entropy(logits, batch.y)
+        return batch.mean(cross_entropy(logits, batch.y, reduction="none"))
+    chosen = batch.y.unsqueeze(-1) == torch.arange(logits.shape[-1], device=logits.device)
+    return -batch.mean(torch.where(chosen, log_softmax(logits, -1), 0.0).sum(-1))
 
 
 def reads_params(method: Method) -> bool:
@@ -234,13 +243,14 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
     steps = int(task.facts.steps)
     state = training.optimizer.init(c.params)
     span, mask, low, high = _focus(training, c)
-    plain = training.optimizer == SGD() and not any(training.method.has(h) for h in ("logits", "penalty", "gradient"))
+    hooks = ("view", "logits", "penalty", "gradient")
+    plain = training.optimizer == SGD() and not any(training.method.has(hook) for hook in hooks)
     if span.first < span.last:
         running = torch.zeros((), device=c.params.device)
         count = 0
         for batch, ended in minibatches(c.key, data, training.batch_size, steps):
-            if plain and mask is None:
-                params, data_term = descend(training.net, c.params, batch, c.facts.lr)
+            if plain and (mask is None or span_of(c.trained)[1]):
+                params, data_term = descend(training.net, c.params, batch, c.facts.lr, span)
             else:
                 free = c.params[low:high].detach().requires_grad_()
                 loss, data_term = objective(training, c, free, span, batch)
@@ -270,19 +280,22 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
         return finish(training, c, data)
 
 
-def descend(net: Network, params: Tensor, batch: Batch, lr: Tensor) -> tuple[Tensor, Tensor]:
+def descend(net: Network, params: Tensor, batch: Batch, lr: Tensor, span: Span | None = None) -> tuple[Tensor, Tensor]:
     """A step of plain SGD on the data term alone, as `objective` and `move` do it, and the data term.
 
     Most steps of most methods are this one. Its gradients are never gathered in one vector, which saves a pass over
-    memory and makes it as quick as a bare PyTorch loop.
+    memory and makes it as quick as a bare PyTorch loop. Outside ``span`` nothing is computed backwards.
     """
     views = net.layout.tensors(params)
-    leaves = [view.detach().requires_grad_() for view in views]
-    loss = cross_entropy(net.forward(leaves, batch.x).logits, batch.y)
+    moving = [span is None or span.first <= slot.layer < span.last for slot in net.layout.slots]
+    tensors = [view.detach().requires_grad_() if moves else view for view, moves in zip(views, moving, strict=True)]
+    loss = cross_entropy(net.forward(tensors, batch.x).logits, batch.y)
+    leaves = list(compress(tensors, moving))
     grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    new = torch.empty_like(params)
+    new = torch.empty_like(params) if all(moving) else params.clone()
     with torch.no_grad():
-        for out, view, grad in zip(net.layout.tensors(new), views, grads, strict=True):
+        outs = compress(net.layout.tensors(new), moving)
+        for out, view, grad in zip(outs, compress(views, moving), grads, strict=True):
             torch.addcmul(view, grad, lr, value=-1.0, out=out)
     return new, loss
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from motley.client.freeze import freeze_prefix
 from motley.client.narrow import narrow_networks, ordered_dropout
+from motley.client.trainable import classifier_only_when_limited
 from motley.core.part import Method, Part, compose
 from motley.core.schedule import Schedule
 from motley.methods.registry import METHODS
@@ -28,6 +29,15 @@ def ama_async(
     """Asynchronous adaptive mixing: late models join the round they arrive in (Li, Mahmoodi, Lam; eq. 6-11)."""
     mixing = mix_stale_models(alpha=alpha0, slope=eta, b=b, maximum=maximum, whole=whole)
     return compose(mixing, protocol="late", options={"maximum_staleness": maximum_staleness}, name="ama_async")
+
+
+@METHODS.add()
+def ama_fes_async(
+    alpha0: float = 0.1, eta: float = 2.5e-3, b: float = 0.6, maximum: float = 0.95, whole: bool = True
+) -> Method:
+    """AMA-FES with late updates: asynchronous mixing and feature-extractor sharing (Algorithm 1 as a whole)."""
+    mixing = ama_async(alpha0=alpha0, eta=eta, b=b, maximum=maximum, whole=whole)
+    return compose(mixing, classifier_only_when_limited(), name="ama_fes_async")
 
 
 @METHODS.add()

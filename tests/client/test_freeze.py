@@ -18,6 +18,7 @@ from motley.core.network import Network
 from motley.core.part import compose
 from motley.core.types import Data, Facts, Round, Setting, Updates
 from motley.nets.cost import cost_of, flops
+from motley.nets.zoo import build
 from motley.run.runner import run as run_recipe
 from motley.server.select import reputation, warm_restart
 
@@ -268,15 +269,13 @@ def test_the_clock_charges_one_whole_epoch_and_then_what_is_left() -> None:
 
 
 def test_frozen_layers_really_skip_their_backward_pass() -> None:
-    """Training with four of five equal layers frozen after the first of four epochs takes clearly less time."""
-    width = 384
-    hidden = [module for _ in range(4) for module in (nn.Linear(width, width), nn.ReLU())]
-    net = Network(nn.Sequential(*hidden, nn.Linear(width, 10)))
-    data = Data(torch.randn(256, width), torch.randint(0, 10, (256,)))
-    known = facts(epochs=4.0, steps=16.0, n=256.0, speed=1.0)
+    """All but the last layer frozen after the first of four epochs: about half the operations, clearly less time."""
+    net = build("cnn_leaf(hidden=256)", (1, 28, 28), 10, 0, Key.root(0))
+    data = Data(torch.randn(40, 1, 28, 28), torch.randint(0, 10, (40,)))
+    known = facts(epochs=4.0, steps=8.0, n=40.0, speed=1.0)
     cost = cost_of(net, data.x)
-    shares = torch.tensor([flops(cost, n) / flops(cost, 0) for n in range(5)])
-    training = Training(net, compose(freeze_prefix(beta=1e6)), SGD(), 64)
+    shares = torch.tensor([flops(cost, n) / flops(cost, 0) for n in range(net.n_layers)])
+    training = Training(net, compose(freeze_prefix(beta=1e6)), SGD(), 20)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -287,15 +286,15 @@ def test_frozen_layers_really_skip_their_backward_pass() -> None:
                 begin = time.process_time()
                 made = train(training, task_of(net, deadline, shares, known), data)
                 times.append(time.process_time() - begin)
-            assert int(made.trained.sum()) == (5 if deadline > 1 else 1)
+            assert int(made.trained.sum()) == (4 if deadline > 1 else 1)
             return min(times)
 
         seconds(1e9)
         whole, frozen = seconds(1e9), seconds(1e-9)
     finally:
         torch.set_num_threads(before)
-    expected = (1 + 3 * float(shares[4])) / 4
-    assert frozen / whole < 0.5 * (1 + expected), (frozen / whole, expected)
+    assert (1 + 3 * float(shares[-1])) / 4 == pytest.approx(0.5, abs=0.05)
+    assert frozen < 0.8 * whole
 
 
 def test_the_server_learns_layers_and_times_only() -> None:
