@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from motley.bench import peers_flower, peers_pfl
+from motley.bench import peers_flower, peers_pfl, peers_process
 from motley.bench.cases import case_named
 from motley.bench.workload import Plan, Timing, Workload, bare, motley, precision
 from motley.core.errors import InputError, MotleyError
@@ -36,17 +37,26 @@ class Contender(NamedTuple):
     measure: Callable[[Sequence[Plan]], list[Timing]]
 
 
-def make_plans(names: Iterable[str], precision: str, rounds: int, warmup: int = 1) -> list[Plan]:
+def make_plans(
+    names: Iterable[str], precision: str, rounds: int, warmup: int = 1, rehearsal: int | None = None
+) -> list[Plan]:
     """The cases on this machine: on its GPU where it has one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rehearsal = 20 if device == "cuda" else 0
+    if rehearsal is None:
+        rehearsal = 20 if device == "cuda" else 3
     return [Plan(case_named(name), device, precision, rounds, warmup, rehearsal) for name in names]
 
 
 def contenders(
-    executors: Sequence[str] = (), peers: Sequence[str] = tuple(PEERS), processes: int = 4
+    executors: Sequence[str] = (),
+    peers: Sequence[str] = tuple(PEERS),
+    processes: int = 4,
+    limit: float = peers_process.LIMIT,
 ) -> list[Contender]:
-    """The bare loop, Motley's executors, pfl in one process and in several, Flower with as many actors."""
+    """The bare loop, Motley's executors, pfl in one process and in several, Flower with as many actors.
+
+    limit: seconds that a peer may take for all plans together.
+    """
     for name in peers:
         if name not in PEERS:
             raise InputError(f"There is no peer '{name}'; choose among {', '.join(PEERS)}.")
@@ -60,7 +70,8 @@ def contenders(
         counts = sorted({1, processes}) if name == peers_pfl.NAME else [processes]
         for count in counts:
             title = name if count == 1 else f"{name} x{count}"
-            made.append(Contender(title, PEERS[name].installed, partial(PEERS[name].measure, processes=count)))
+            measure = partial(PEERS[name].measure, processes=count, limit=limit)
+            made.append(Contender(title, PEERS[name].installed, measure))
     return made
 
 
@@ -214,8 +225,9 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
             colours = [COLOURS[0] if row["framework"].startswith("motley ") else "0.7" for row in here]
             bars = axes.barh([row["framework"] for row in here], [row["ms_per_round"] for row in here], color=colours)
             axes.bar_label(bars, [_label(row) for row in here], padding=3, fontsize=9)
+            times = [row["ms_per_round"] for row in here]
             axes.set_xscale("log")
-            axes.set_xmargin(0.35)
+            axes.set_xlim(10 ** math.floor(math.log10(min(times) / 2)), 12 * max(times))  # room for the labels
             axes.set_xlabel("ms per round")
             axes.set_title(case, loc="left")
         figure.supxlabel(
@@ -230,5 +242,9 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
 
 
 def _label(row: Row) -> str:
-    ratio = row["ratio_to_motley"]
-    return f"{row['ms_per_round']:.3g}" + (f" ({ratio:.3g}x)" if ratio is not None else "")
+    time, ratio = row["ms_per_round"], row["ratio_to_motley"]
+    return _short(time) + (f" ({_short(ratio)}x)" if ratio is not None else "")
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -26,10 +26,10 @@ def installed() -> bool:
     return find_spec("flwr") is not None and find_spec("ray") is not None
 
 
-def measure(plans: Sequence[Plan], processes: int = 1) -> list[Timing]:
+def measure(plans: Sequence[Plan], processes: int = 1, limit: float = peers_process.LIMIT) -> list[Timing]:
     """All plans, with this many actors."""
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    return peers_process.run(__name__, plans, 1, [{**quiet, _ACTORS: str(processes)}])
+    return peers_process.run(__name__, plans, limit, 1, [{**quiet, _ACTORS: str(processes)}])
 
 
 @cache

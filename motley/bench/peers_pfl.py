@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -28,13 +29,16 @@ def installed() -> bool:
     return find_spec("pfl") is not None
 
 
-def measure(plans: Sequence[Plan], processes: int = 1) -> list[Timing]:
+def measure(plans: Sequence[Plan], processes: int = 1, limit: float = peers_process.LIMIT) -> list[Timing]:
     """All plans, in one process or in several that share the device."""
     if processes == 1:
-        return peers_process.run(__name__, plans)
+        return peers_process.run(__name__, plans, limit)
     addresses = ",".join(f"localhost:{port}" for port in _free_ports(processes))
-    env = [{"PFL_WORKER_ADDRESSES": addresses, "PFL_WORKER_RANK": str(rank)} for rank in range(processes)]
-    return peers_process.run(__name__, plans, processes, env)
+    shared = {"PFL_WORKER_ADDRESSES": addresses}
+    if sys.platform == "linux":
+        shared["GLOO_SOCKET_IFNAME"] = "lo"  # a machine without a network need not know its own name
+    env = [{**shared, "PFL_WORKER_RANK": str(rank)} for rank in range(processes)]
+    return peers_process.run(__name__, plans, limit, processes, env)
 
 
 def _free_ports(n: int) -> list[int]:

@@ -19,10 +19,12 @@ import motley
 from motley.bench.workload import Plan, Timing, Workload
 from motley.core.errors import TrainingError
 
-LIMIT = 540.0  # seconds a peer may take for all cases
+LIMIT = 300.0  # seconds a peer may take for all plans
 
 
-def run(module: str, plans: Sequence[Plan], processes: int = 1, env: Sequence[dict[str, str]] = ()) -> list[Timing]:
+def run(
+    module: str, plans: Sequence[Plan], limit: float = LIMIT, processes: int = 1, env: Sequence[dict[str, str]] = ()
+) -> list[Timing]:
     """Lets a module's ``train`` carry out plans in some processes, each with its variables in ``env``.
 
     A round lasts until the slowest process is done with it; steps add up; the model is that of the first process.
@@ -33,7 +35,7 @@ def run(module: str, plans: Sequence[Plan], processes: int = 1, env: Sequence[di
         given = list(env) or [{} for _ in range(processes)]
         started = [_start(module, folder, rank, processes, extra) for rank, extra in enumerate(given)]
         try:
-            _wait(module, started)
+            _wait(module, started, limit)
         finally:
             for process, log in started:
                 if process.poll() is None:
@@ -60,9 +62,9 @@ def _start(
     return subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, cwd=folder), log
 
 
-def _wait(module: str, started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]]) -> None:
+def _wait(module: str, started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], limit: float) -> None:
     """Until all are done; the first that fails ends the wait."""
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + limit
     while True:
         codes = [process.poll() for process, _ in started]
         for code, (_, log) in zip(codes, started, strict=True):
@@ -71,7 +73,7 @@ def _wait(module: str, started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes
         if all(code == 0 for code in codes):
             return
         if time.monotonic() > until:
-            raise TrainingError(f"{module} was not done after {LIMIT:.0f} seconds.")
+            raise TrainingError(f"{module} was not done after {limit:.0f} seconds.")
         time.sleep(0.05)
 
 

@@ -26,10 +26,12 @@ from motley.core.types import Pool, Round
 from motley.data.federated import FederatedData
 from motley.nets.conv import conv_formulation
 from motley.nets.zoo import build
+from motley.protocol.synchronous import synchronous
 from motley.run.executors import Executor, Job
 from motley.run.experiment import prepare
+from motley.run.federation import SimulatedFederation, Tally
 from motley.run.recipe import load
-from motley.run.runner import Run, _drive
+from motley.run.runner import Run
 from motley.server.server import uniform
 
 PRECISIONS = ("tf32", "float32")
@@ -300,14 +302,18 @@ def motley(workload: Workload, executor: str) -> Timing:
             run.fed.round = plan.rehearsal  # it makes nothing ready that could be used again
         try:
             watch()
-            run.fed.loop.run(_drive("synchronous", run.fed))
+            run.fed.loop.run(_rounds(run.fed))
         finally:
             run.executor.close()
     return Timing(watch.seconds(plan.rounds), counted.steps, run.model.cpu())
 
 
+async def _rounds(fed: SimulatedFederation) -> None:
+    await synchronous(fed)
+
+
 def _watching(workload: Workload, watch: Stopwatch) -> Callable[..., None]:
-    def after(fed: Any, rnd: Round, tally: Any) -> None:
+    def after(fed: SimulatedFederation, rnd: Round, tally: Tally) -> None:
         watch()
         if rnd.number in workload.plan.numbers and tally.participants != workload.cohorts[rnd.number]:
             raise TrainingError(f"Motley trained other clients in round {rnd.number} than the peers would.")

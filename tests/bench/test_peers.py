@@ -136,6 +136,11 @@ def test_contenders_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not peer.installed()
 
 
+def test_a_peer_that_takes_too_long_is_given_up() -> None:
+    with pytest.raises(TrainingError, match="not done after 0 seconds"):
+        peers_process.run("motley.bench.peers_pfl", [PLAN], limit=0.0)
+
+
 def test_what_a_process_says_last_is_told() -> None:
     with pytest.raises(TrainingError, match=r"No module named 'motley\.bench\.nobody'"):
         peers_process.run("motley.bench.nobody", [PLAN])
