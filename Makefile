@@ -24,7 +24,7 @@ $(VENV)/.dev: $(VENV)/.run
 	@touch $@
 
 run: $(VENV)/.run
-	$(BIN)/motley run digits --compare method=fedavg
+	$(BIN)/motley run digits seeds=3 --compare method=fedavg
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

@@ -16,6 +16,8 @@ import motley
 from motley.commands import bench, describe, listing, report, run, tune
 from motley.commands.tools import Interrupted
 from motley.core.errors import InputError, MotleyError
+from motley.reproduce import privacy
+from motley.reproduce.command import reproduce
 
 DEBUG = "MOTLEY_DEBUG"
 
@@ -32,6 +34,8 @@ app.command("resume")(run.resume)
 app.command("list")(listing.show)
 app.command("describe")(describe.describe)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce)
+app.add_typer(privacy.app, name="privacy")
 app.command("tune")(tune.tune)
 app.add_typer(bench.app, name="bench")
 

@@ -130,12 +130,11 @@ class _Prepared(NamedTuple):
 
     def fed_round(self) -> None:
         """One round through the protocol, without evaluation and records."""
-        from motley.protocol import PROTOCOLS
         from motley.run.runner import _drive
 
         fed = self.run.fed
         fed.after_round = None
-        fed.loop.run(_drive(PROTOCOLS["synchronous"].factory, fed))
+        fed.loop.run(_drive("synchronous", fed))
 
 
 def _prepared(recipe: Recipe, data: FederatedData, net: Network) -> _Prepared:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,7 @@ from motley.client.optimizer import SGD, Optimizer
 from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
 from motley.core.part import Method
-from motley.core.types import Batch, Client, Data, Facts, Tree
+from motley.core.types import Batch, Client, Data, Facts, Output, Tree
 from motley.core.vmapped import is_vmapped
 
 
@@ -28,6 +29,7 @@ class Training:
     method: Method
     optimizer: Optimizer
     batch_size: int
+    precision: str = "float32"  # tf32: faster products on a GPU; bf16: the forward and backward pass in bfloat16
 
     @cached_property
     def full_span(self) -> Span:
@@ -108,14 +110,17 @@ def objective(
     """
     net, method = training.net, training.method
     if isinstance(free, list):
-        out = net.forward(free, batch.x)
+        tensors, whole = free, c.params
     elif span == training.full_span:
-        c = c.with_(params=free) if reads_params(method) else c
-        out = net(free, batch.x)
+        tensors, whole = net.layout.tensors(free), free
     else:
         tensors, whole = _with_frozen(net, c.params, free, span)
-        c = c.with_(params=whole) if reads_params(method) else c
-        out = net.forward(tensors, batch.x)
+    if reads_params(method):
+        c = c.with_(params=whole)
+    for _, hook in method.hooks("view"):
+        whole = hook(c, whole)
+        tensors = net.layout.tensors(whole)
+    out = _forward(training, tensors, batch.x)
     logits = out.logits
     for _, hook in method.hooks("logits"):
         logits = hook(c, batch, logits)
@@ -136,9 +141,17 @@ def _data_term(logits: Tensor, batch: Batch) -> Tensor:
     return -batch.mean(torch.where(chosen, log_softmax(logits, -1), 0.0).sum(-1))
 
 
+def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
+    if training.precision != "bf16":
+        return training.net.forward(tensors, x)
+    low = x.to(torch.bfloat16) if x.is_floating_point() else x
+    out = training.net.forward([tensor.to(torch.bfloat16) for tensor in tensors], low)
+    return Output(out.features.float(), out.logits.float())
+
+
 def reads_params(method: Method) -> bool:
     """Whether hooks inside the loss may read the parameters."""
-    return method.has("logits") or method.has("penalty")
+    return method.has("view") or method.has("logits") or method.has("penalty")
 
 
 def _with_frozen(net: Network, params: Tensor, free: Tensor, span: Span) -> tuple[list[Tensor], Tensor]:
@@ -230,13 +243,14 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
     steps = int(task.facts.steps)
     state = training.optimizer.init(c.params)
     span, mask, low, high = _focus(training, c)
-    plain = training.optimizer == SGD() and not any(training.method.has(h) for h in ("logits", "penalty", "gradient"))
+    hooks = ("view", "logits", "penalty", "gradient")
+    plain = training.optimizer == SGD() and not any(training.method.has(hook) for hook in hooks)
     if span.first < span.last:
         running = torch.zeros((), device=c.params.device)
         count = 0
         for batch, ended in minibatches(c.key, data, training.batch_size, steps):
-            if plain and mask is None:
-                params, data_term = descend(training.net, c.params, batch, c.facts.lr)
+            if plain and (mask is None or span_of(c.trained)[1]):
+                params, data_term = descend(training.net, c.params, batch, c.facts.lr, span)
             else:
                 free = c.params[low:high].detach().requires_grad_()
                 loss, data_term = objective(training, c, free, span, batch)
@@ -266,19 +280,22 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
         return finish(training, c, data)
 
 
-def descend(net: Network, params: Tensor, batch: Batch, lr: Tensor) -> tuple[Tensor, Tensor]:
+def descend(net: Network, params: Tensor, batch: Batch, lr: Tensor, span: Span | None = None) -> tuple[Tensor, Tensor]:
     """A step of plain SGD on the data term alone, as `objective` and `move` do it, and the data term.
 
     Most steps of most methods are this one. Its gradients are never gathered in one vector, which saves a pass over
-    memory and makes it as quick as a bare PyTorch loop.
+    memory and makes it as quick as a bare PyTorch loop. Outside ``span`` nothing is computed backwards.
     """
     views = net.layout.tensors(params)
-    leaves = [view.detach().requires_grad_() for view in views]
-    loss = cross_entropy(net.forward(leaves, batch.x).logits, batch.y)
+    moving = [span is None or span.first <= slot.layer < span.last for slot in net.layout.slots]
+    tensors = [view.detach().requires_grad_() if moves else view for view, moves in zip(views, moving, strict=True)]
+    loss = cross_entropy(net.forward(tensors, batch.x).logits, batch.y)
+    leaves = list(compress(tensors, moving))
     grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    new = torch.empty_like(params)
+    new = torch.empty_like(params) if all(moving) else params.clone()
     with torch.no_grad():
-        for out, view, grad in zip(net.layout.tensors(new), views, grads, strict=True):
+        outs = compress(net.layout.tensors(new), moving)
+        for out, view, grad in zip(outs, compress(views, moving), grads, strict=True):
             torch.addcmul(view, grad, lr, value=-1.0, out=out)
     return new, loss
 

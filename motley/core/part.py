@@ -42,7 +42,9 @@ HOOKS: dict[str, Rule] = {
     "send": Rule("server", "EACH", "(s, rnd) -> tree", "what goes down beside the weights"),
     "keep": Rule("client", "EACH", "(net, start, facts) -> tree", "what stays on the client"),
     "trainable": Rule("client", "PRODUCT", "(net, facts) -> [L]", "which layers may change"),
+    "width": Rule("client", "ONE", "(net, facts) -> 0-d", "which share of each hidden layer is trained"),
     "begin": Rule("client", "CHAIN", "(c, data) -> c", "what happens before the first step"),
+    "view": Rule("client", "CHAIN", "(c, params) -> params", "the weights the forward pass sees"),
     "logits": Rule("client", "CHAIN", "(c, batch, logits) -> logits", "the logits the loss sees"),
     "penalty": Rule("client", "SUM", "(c, batch, out) -> scalar", "terms of the loss"),
     "gradient": Rule("client", "CHAIN", "(c, grad) -> grad", "what happens to the gradient"),
@@ -51,6 +53,9 @@ HOOKS: dict[str, Rule] = {
     "encode": Rule("client", "CHAIN", "(c, payload) -> payload", "what is done to the update on the way"),
     "decode": Rule("server", "REVERSE", "(payload) -> payload", "how it is undone, for one update"),
     "observe": Rule("server", "EACH", "(s, rnd, updates) -> s", "what the server learns from arrivals"),
+    "conclude": Rule(
+        "server", "EACH", "(s, rnd, outcomes) -> s", "what it learns when tasks end, at every round's end"
+    ),
     "weigh": Rule("server", "PRODUCT", "(s, rnd, updates) -> [K]", "the weight of each update"),
     "merge": Rule("server", "ONE", "(s, rnd, params, updates, weights) -> params", "updates into one model"),
     "step": Rule("server", "CHAIN", "(s, rnd, old, new, updates) -> (new, s)", "how the global model moves"),
@@ -69,7 +74,9 @@ class Part:
     send: Hook | None = None
     keep: Hook | None = None
     trainable: Hook | None = None
+    width: Hook | None = None
     begin: Hook | None = None
+    view: Hook | None = None
     logits: Hook | None = None
     penalty: Hook | None = None
     gradient: Hook | None = None
@@ -78,6 +85,7 @@ class Part:
     encode: Hook | None = None
     decode: Hook | None = None
     observe: Hook | None = None
+    conclude: Hook | None = None
     weigh: Hook | None = None
     merge: Hook | None = None
     step: Hook | None = None
@@ -127,13 +135,20 @@ PARTS: Registry[Part] = Registry("part")
 
 
 def part(
-    seam: str, *, neutral: Mapping[str, Any] | None = None, example: Mapping[str, Any] | None = None
+    seam: str,
+    *,
+    neutral: Mapping[str, Any] | None = None,
+    example: Mapping[str, Any] | None = None,
+    protocol: str | None = None,
+    silent: str = "",
 ) -> Callable[[Callable[..., Part]], Callable[..., Part]]:
     """Registers a factory of parts under its own name.
 
     seam: which decision it makes (`motley list parts` groups by it).
     neutral: arguments with which the part does nothing; the contract test checks that.
     example: arguments with which the part visibly does something, for the contract test.
+    protocol: the protocol on which it does so, where it is not the synchronous one.
+    silent: why it changes no model by itself, where it only watches or tells.
     """
 
     def wrap(factory: Callable[..., Part]) -> Callable[..., Part]:
@@ -146,7 +161,8 @@ def part(
             origin = (factory.__module__, factory.__name__, tuple(bound.arguments.items()))
             return replace(factory(*args, **kwargs), name=factory.__name__, seam=seam, origin=origin)
 
-        return PARTS.add(seam=seam, neutral=neutral, example=example or {})(make)
+        meta: dict[str, Any] = {"neutral": neutral, "example": example or {}, "protocol": protocol, "silent": silent}
+        return PARTS.add(seam=seam, **meta)(make)
 
     return wrap
 

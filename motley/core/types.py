@@ -36,6 +36,8 @@ class Facts(NamedTuple):
     limited: Tensor  # 1 if its device is computing-limited, float32
     speed: Tensor  # seconds for one epoch of the whole model on this device, float32
     upload: Tensor  # seconds to send the whole model up, float32
+    download: Tensor = torch.zeros(())  # seconds to receive the whole model, float32
+    capability: Tensor = torch.ones(())  # speed of this device as a share of the fleet's fastest, float32
 
 
 class Data:
@@ -139,6 +141,10 @@ class Setting(NamedTuple):
     params: Tensor  # [P] the first global model
     n_clients: int
     public: Callable[[int], Data] | None = None  # so many samples of each class that the server holds, where it may
+    n: Tensor | None = None  # [N] samples of every client, float32
+    batch_size: int = 1
+    seconds: Tensor | None = None  # [N] what profiling says a task of each client takes
+    frozen_cost: Tensor | None = None  # [L] cost of training with 0..L-1 layers frozen, as a share of the whole
 
 
 class Plan(NamedTuple):
@@ -167,6 +173,18 @@ class Pool(NamedTuple):
 
     ids: Tensor  # [A] int64, ascending
     n: Tensor  # [N] samples of every client of the population, float32
+    seconds: Tensor | None = None  # [N] what profiling says a task of each client takes, where the server profiles
+
+
+class Outcomes(NamedTuple):
+    """How tasks ended that the server waits for no longer, one row per task; also those of which nothing came."""
+
+    ids: Tensor  # [K] int64
+    round: Tensor  # [K] round of the task, int64
+    assigned: Tensor  # [K] epochs wanted
+    floor: Tensor  # [K] fewest epochs worth sending
+    reached: Tensor  # [K] epochs the device trained before it stopped; 0 where nothing came
+    done: Tensor  # [K] epochs behind the update that came; 0 where nothing came
 
 
 @dataclass(frozen=True)
@@ -186,6 +204,7 @@ class Updates:
     lr: Tensor  # [K]
     duration: Tensor  # [K] seconds from dispatch to arrival, float32
     extras: Mapping[str, Tree]  # what each part's `report` sent up, leaves [K, ...]
+    width: Tensor | None = None  # [K] share of each hidden layer's units that was trained; None: all of them
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from motley.core.errors import DataError
+
+T = TypeVar("T")
+
+
+def tensors_to(thing: T, device: torch.device | str) -> T:
+    """A dataclass with its tensors on a device; anything else as it is."""
+    if not is_dataclass(thing) or isinstance(thing, type):
+        return thing
+    tensors = {f.name: value for f in fields(thing) if isinstance(value := getattr(thing, f.name), Tensor)}
+    return replace(thing, **{name: tensor.to(device) for name, tensor in tensors.items()}) if tensors else thing
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from motley.core.part import Method
-from motley.methods import ama_fes, baselines, logits, radfed, rebafl
+from motley.methods import ama_fes, baselines, logits, radfed, rebafl, system
 from motley.methods.registry import METHODS, make_method
 
-__all__ = ["METHODS", "ama_fes", "baselines", "logits", "make_method", "radfed", "rebafl"]
+__all__ = ["METHODS", "ama_fes", "baselines", "logits", "make_method", "radfed", "rebafl", "system"]
 
 
 def __getattr__(name: str) -> Callable[..., Method]:

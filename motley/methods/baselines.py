@@ -43,21 +43,25 @@ def fedavgm(beta: float = 0.9, lr: Schedule = 1.0) -> Method:
 
 
 @METHODS.add()
-def fedadam(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
+def fedadam(
+    lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, v0: float | None = None
+) -> Method:
     """Adam on the server (Reddi et al. 2021)."""
-    return compose(server_adam(lr=lr, beta1=beta1, beta2=beta2, tau=tau), name="fedadam")
+    return compose(server_adam(lr=lr, beta1=beta1, beta2=beta2, tau=tau, v0=v0), name="fedadam")
 
 
 @METHODS.add()
-def fedyogi(lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Method:
+def fedyogi(
+    lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, v0: float | None = None
+) -> Method:
     """Yogi on the server (Reddi et al. 2021)."""
-    return compose(server_yogi(lr=lr, beta1=beta1, beta2=beta2, tau=tau), name="fedyogi")
+    return compose(server_yogi(lr=lr, beta1=beta1, beta2=beta2, tau=tau, v0=v0), name="fedyogi")
 
 
 @METHODS.add()
-def fedadagrad(lr: Schedule = 0.01, beta1: float = 0.0, tau: float = 1e-3) -> Method:
+def fedadagrad(lr: Schedule = 0.01, beta1: float = 0.0, tau: float = 1e-3, v0: float | None = None) -> Method:
     """Adagrad on the server (Reddi et al. 2021)."""
-    return compose(server_adagrad(lr=lr, beta1=beta1, tau=tau), name="fedadagrad")
+    return compose(server_adagrad(lr=lr, beta1=beta1, tau=tau, v0=v0), name="fedadagrad")
 
 
 @METHODS.add()

@@ -8,53 +8,42 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @triton.jit
 def _forward_kernel(
     x, weight, y,
     B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    M, N_RED: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, FLIPPED: tl.constexpr, PRECISION: tl.constexpr,
+    M, N_RED: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[k, o, m] = sum over (c, r, s) of weight[k, o, c, r, s] * x[k, b, c, oh + r - PAD, ow + s - PAD].
+    """y[k, o, m] = sum over (c, r, s) of weight[k, o, c, r, s] * x[k, b, c, oh + r, ow + s].
 
-    m = (b, oh, ow), CO counts output channels.
-
-    Pixels lie along the last axis of every tile, because that is how they lie in memory.
+    m = (b, oh, ow), CO counts output channels. Pixels lie along the last axis of every tile, because that is how they
+    lie in memory. The input is padded beforehand: a test of every pixel against the border costs more.
     """
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
     b = m // (OH * OW)
     rest = m % (OH * OW)
-    oh = rest // OW
-    ow = rest % OW
     x += client * B * C * H * W
-    weight += client * CO * C * R * S
-    base = b * (C * H * W) + (oh - PAD) * W + (ow - PAD)
+    weight += client * CO * N_RED
+    base = b * (C * H * W) + (rest // OW) * W + rest % OW
     acc = tl.zeros((BN, BM), dtype=tl.float32)
     for begin in range(0, N_RED, BK):
         red = begin + tl.arange(0, BK)
-        c = red // (R * S)
         tap = red % (R * S)
-        r = tap // S
-        s = tap % S
-        ih = oh[None, :] - PAD + r[:, None]
-        iw = ow[None, :] - PAD + s[:, None]
+        offset = (red // (R * S)) * (H * W) + (tap // S) * W + tap % S
         inside = (m[None, :] < M) & (red[:, None] < N_RED)
-        if PAD > 0:
-            inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + base[None, :] + (c * H * W + r * W + s)[:, None], mask=inside, other=0.0)
-        if FLIPPED:  # the weights of the forward pass are [C, CO, R, S] from here: C counts their outputs
-            at = c[None, :] * (CO * R * S) + o[:, None] * (R * S) + ((R - 1 - r) * S + (S - 1 - s))[None, :]
-        else:
-            at = o[:, None] * (C * R * S) + red[None, :]
-        taps = tl.load(weight + at, mask=(red[None, :] < N_RED) & (o[:, None] < CO), other=0.0)
+        a = tl.load(x + base[None, :] + offset[:, None], mask=inside, other=0.0)
+        taps = tl.load(
+            weight + o[:, None] * N_RED + red[None, :], mask=(red[None, :] < N_RED) & (o[:, None] < CO), other=0.0
+        )
         acc = tl.dot(taps, a, acc, input_precision=PRECISION)
-    out = client * B * CO * OH * OW + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :]
-    tl.store(y + out, acc, mask=(m[None, :] < M) & (o[:, None] < CO))
+    out = b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :]
+    tl.store(y + client * B * CO * OH * OW + out, acc, mask=(m[None, :] < M) & (o[:, None] < CO))
 
 
 @triton.jit
@@ -62,19 +51,17 @@ def _weight_kernel(
     x, grad, partial,
     B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     M, N_RED: tl.constexpr, K, PER_SPLIT: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """partial[split, k, o, (c, r, s)]: grad[k, o, m] * x[k, b, c, oh + r - PAD, ow + s - PAD], summed over a split."""
+    """partial[split, k, o, (c, r, s)]: grad[k, o, m] * x[k, b, c, oh + r, ow + s], summed over a split of m."""
     client = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
     tiles = tl.cdiv(N_RED, BK)
     o = (tl.program_id(0) // tiles) * BN + tl.arange(0, BN)
     red = (tl.program_id(0) % tiles) * BK + tl.arange(0, BK)
-    c = red // (R * S)
     tap = red % (R * S)
-    r = tap // S
-    s = tap % S
+    offset = (red // (R * S)) * (H * W) + (tap // S) * W + tap % S
     x += client * B * C * H * W
     grad += client * B * CO * OH * OW
     acc = tl.zeros((BN, BK), dtype=tl.float32)
@@ -82,19 +69,14 @@ def _weight_kernel(
         m = split * PER_SPLIT + step + tl.arange(0, BM)
         b = m // (OH * OW)
         rest = m % (OH * OW)
-        oh = rest // OW
-        ow = rest % OW
         g = tl.load(
             grad + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :],
             mask=(m[None, :] < M) & (o[:, None] < CO),
             other=0.0,
         )
-        ih = oh[None, :] - PAD + r[:, None]
-        iw = ow[None, :] - PAD + s[:, None]
+        base = b * (C * H * W) + (rest // OW) * W + rest % OW
         inside = (m[None, :] < M) & (red[:, None] < N_RED)
-        if PAD > 0:
-            inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + b[None, :] * (C * H * W) + c[:, None] * (H * W) + ih * W + iw, mask=inside, other=0.0)
+        a = tl.load(x + base[None, :] + offset[:, None], mask=inside, other=0.0)
         acc = tl.dot(g, tl.trans(a), acc, input_precision=PRECISION)
     at = ((split * K + client) * CO + o[:, None]) * N_RED + red[None, :]
     tl.store(partial + at, acc, mask=(o[:, None] < CO) & (red[None, :] < N_RED))
@@ -177,24 +159,26 @@ def weight_settings(outputs: int, red: int, precision: str) -> dict[str, int]:
 
 def forward(x: Tensor, weight: Tensor, padding: int, flipped: bool, precision: str) -> Tensor:
     """See `client_conv.client_conv`."""
+    if flipped:  # [K, O, C, R, S] -> [K, C, O, R, S], every kernel turned round
+        weight = weight.flip(3, 4).transpose(1, 2).contiguous()
+    x = pad(x, (padding,) * 4) if padding else x
     k, batch, channels, height, width = x.shape
-    rows, columns = weight.shape[3:]
-    outputs = weight.shape[2] if flipped else weight.shape[1]
-    out_h, out_w = height + 2 * padding - rows + 1, width + 2 * padding - columns + 1
+    outputs, _, rows, columns = weight.shape[1:]
+    out_h, out_w = height - rows + 1, width - columns + 1
     y = torch.empty(k, batch, outputs, out_h, out_w, device=x.device, dtype=x.dtype)
     m, red = batch * out_h * out_w, channels * rows * columns
-    bn = _block(outputs, 64)
-    settings: dict[str, Any] = {**forward_settings(outputs, red, precision), "BN": bn}
-    grid = (triton.cdiv(m, settings["BM"]), triton.cdiv(outputs, bn), k)
+    settings: dict[str, Any] = {**forward_settings(outputs, red, precision), "BN": _block(outputs, 64)}
+    grid = (triton.cdiv(m, settings["BM"]), triton.cdiv(outputs, settings["BN"]), k)
     _forward_kernel[grid](
         x, weight, y, batch, channels, height, width, outputs, out_h, out_w, m, red,
-        R=rows, S=columns, PAD=padding, FLIPPED=flipped, PRECISION=precision, **settings,
+        R=rows, S=columns, PRECISION=precision, **settings,
     )  # fmt: skip
     return y
 
 
 def weight_gradient(x: Tensor, grad: Tensor, rows: int, columns: int, padding: int, precision: str) -> Tensor:
     """See `client_conv.client_conv_weight`."""
+    x = pad(x, (padding,) * 4) if padding else x
     k, batch, channels, height, width = x.shape
     outputs, out_h, out_w = grad.shape[2:]
     m, red = batch * out_h * out_w, channels * rows * columns
@@ -208,8 +192,8 @@ def weight_gradient(x: Tensor, grad: Tensor, rows: int, columns: int, padding: i
     partial = torch.empty(splits, k, outputs, red, device=x.device, dtype=torch.float32)
     _weight_kernel[(tiles, splits, k)](
         x, grad, partial, batch, channels, height, width, outputs, out_h, out_w, m, red, k, per_split,
-        R=rows, S=columns, PAD=padding, PRECISION=precision, BM=bm, BN=bn, BK=bk,
+        R=rows, S=columns, PRECISION=precision, BM=bm, BN=bn, BK=bk,
         num_warps=settings["num_warps"], num_stages=settings["num_stages"],
     )  # fmt: skip
     total = partial[0] if splits == 1 else partial.sum(0)
-    return total.view(k, outputs, channels, rows, columns)
+    return total.view(k, outputs, channels, rows, columns).to(x.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -35,6 +35,7 @@ class Arrival(NamedTuple):
     epochs: float
     lr: float
     duration: float
+    width: float | None = None  # share of each hidden layer that was trained; None: all
 
     @property
     def model(self) -> Weights:
@@ -52,6 +53,9 @@ class Flight(Protocol):
 
     def result(self) -> Arrival | None: ...
 
+    def over(self) -> bool:
+        """Arrived, lost, given up, or held back for a later round: nothing more comes of it in this round."""
+
 
 class Federation(Protocol):
     """The seam between a protocol and a clock."""
@@ -66,14 +70,30 @@ class Federation(Protocol):
         """How many clients there are, present or not."""
 
     @property
+    def profile(self) -> list[float]:
+        """Seconds a task of each client takes when nothing goes wrong, as profiling says."""
+
+    @property
     def now(self) -> float:
         """Seconds since the start."""
 
     def rounds(self) -> AsyncIterator[Round]:
         """Rounds to come. Evaluation, records and checkpoints happen between two of them."""
 
-    def select(self, rnd: Round) -> list[int]:
-        """Who trains in this round."""
+    def select(
+        self,
+        rnd: Round,
+        count: int | None = None,
+        *,
+        among: Collection[int] | None = None,
+        without: Collection[int] = (),
+        waiting: bool = False,
+    ) -> list[int]:
+        """Who trains: up to ``count`` clients (the round's cohort) that are there and have no task.
+
+        among: only these; without: not these. waiting: also those whose last update is still held back on its way
+        (only where parts keep nothing on clients, because two updates of one client would disagree about it).
+        """
 
     def dispatch(self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None) -> list[Flight]:
         """Sends each client its task, with the global model or with one of its own."""
@@ -93,6 +113,18 @@ class Federation(Protocol):
 
         Nothing is given up: the rest stays in flight. Without ``until`` it waits for ``at_least``, or for all.
         """
+
+    async def news(self, until: float | None = None) -> None:
+        """Waits until something new arrives, is lost or is held back, at most ``until`` (seconds since start)."""
+
+    def take(self, flights: Sequence[Flight] | None = None, at_most: int | None = None) -> list[Arrival]:
+        """What has arrived (of these flights), in order of arrival; the rest stays."""
+
+    def give_up(self, flights: Sequence[Flight]) -> None:
+        """Waits no longer for these; what has arrived of them is thrown away."""
+
+    def discard(self, arrivals: Sequence[Arrival]) -> None:
+        """Counts arrivals that came too late to be used."""
 
     def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Lets parts learn from arrivals that are handed on rather than aggregated; accepts the clients' own state.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -107,6 +108,7 @@ def carry_out(errand: Errand) -> Finished:
         if begun.is_file():
             result = runner.resume(errand.folder, watch)
         else:
+            shutil.rmtree(errand.folder, ignore_errors=True)  # it broke off before its first checkpoint
             result = runner.start(errand.recipe, errand.folder, watch)
     except TrainingError:
         result = diverged(errand)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import pairwise
 
 from motley.core.registry import Registry, parse
 from motley.reproduce.store import Finished
@@ -64,6 +65,14 @@ def validated(run: Finished, score: str = "") -> float | None:
 
 
 @METRICS.add(hidden=("run",))
+def wobble(run: Finished, name: str = "validation_accuracy") -> float | None:
+    """Mean change of a score (times 100) from one evaluation to the next in the second half of a run; small is good."""
+    values = run.extra.get(name, [])
+    values = values[len(values) // 2 :]
+    return 100.0 * statistics.fmean(abs(b - a) for a, b in pairwise(values)) if len(values) > 1 else None
+
+
+@METRICS.add(hidden=("run",))
 def recorded(run: Finished, name: str, last: int = 0) -> float | None:
     """Mean of a diagnostic's number over all rounds, or the last ones."""
     values = run.extra.get(name, [])[-last:]
@@ -75,3 +84,42 @@ def summary(run: Finished, name: str) -> float | None:
     """A number of the run's summary."""
     value = run.summary.get(name)
     return float(value) if isinstance(value, int | float) else None
+
+
+@METRICS.add(hidden=("run",))
+def straggler_rate(run: Finished) -> float | None:
+    """Tasks whose client sent less than it was asked for (or nothing), in percent."""
+    return 100.0 * float(run.summary["stragglers_rate"]) if "stragglers_rate" in run.summary else None
+
+
+@METRICS.add(hidden=("run",))
+def dropout_rate(run: Finished) -> float | None:
+    """Tasks whose client sent nothing, in percent."""
+    return 100.0 * float(run.summary["dropouts_rate"]) if "dropouts_rate" in run.summary else None
+
+
+@METRICS.add(hidden=("run",))
+def round_length(run: Finished) -> float | None:
+    """Mean length of a round in virtual seconds."""
+    return run.times[-1] / run.rounds[-1] if run.times else None
+
+
+@METRICS.add(hidden=("run",))
+def time_to(run: Finished, target: float = 0.8) -> float | None:
+    """Virtual seconds until a test accuracy (a fraction) was first reached; None where it was not."""
+    reached = (time for time, value in zip(run.times, run.accuracy, strict=False) if value >= target)
+    return next(reached, None)
+
+
+@METRICS.add(hidden=("run",))
+def participation(run: Finished, group: int = 0) -> float | None:
+    """How often clients of a decile of speed were chosen, as a share of the mean; 0 is the slowest, 9 the fastest."""
+    chosen = run.summary.get("fairness", {}).get("chosen_by_speed")
+    return None if not chosen or not sum(chosen) else chosen[group] * len(chosen) / sum(chosen)
+
+
+@METRICS.add(hidden=("run",))
+def evenness(run: Finished) -> float | None:
+    """Jain's index of how often clients were chosen; 1 is even."""
+    found = run.summary.get("fairness", {}).get("jain_chosen")
+    return None if found is None else float(found)

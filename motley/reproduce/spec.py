@@ -79,6 +79,7 @@ class Reproduction(BaseModel):
     recipe: dict[str, Any]
     rows: dict[str, dict[str, Any]]
     columns: dict[str, dict[str, Any]] = {"": {}}
+    places: dict[str, dict[str, Any]] = Field(default_factory=dict)  # "row, column" -> what is particular to it
     numbers: dict[str, dict[str, list[float]]] = Field(default_factory=dict)  # metric -> row -> one per column
     also: dict[str, str] = Field(default_factory=dict)  # metric -> the metric whose numbers it is compared with, too
     claims: list[Claim] = Field(default_factory=list)
@@ -92,9 +93,10 @@ class Reproduction(BaseModel):
         return [Cell(row, column) for row in rows for column in columns]
 
     def recipe_of(self, cell: Cell, draw: Draw, quick: bool = False) -> Recipe:
-        """The recipe behind a place; rows win over columns, and the quick version over both."""
+        """The recipe behind a place; rows win over columns, places over both, and the quick version over all."""
         content: dict[str, Any] = {**self.recipe, "name": f"{self.name}{'-quick' if quick else ''}"}
-        for changes in (self.columns[cell.column], self.rows[cell.row], self.quick.recipe if quick else {}):
+        own = self.places.get(str(cell), {})
+        for changes in (self.columns[cell.column], self.rows[cell.row], own, self.quick.recipe if quick else {}):
             content.update(changes)
         if draw.fold is not None:
             content = {"data_seed": 0, **content, "fold": draw.fold}
@@ -167,6 +169,7 @@ def _check(made: Reproduction, path: Path) -> None:
         wanted += [(name, columns, "column") for name in claim.columns]
         cells = {str(cell) for cell in made.cells()}
         wanted += [(name, rows | columns | cells, "row or column") for name in claim.order]
+    wanted += [(name, {str(cell) for cell in made.cells()}, "place") for name in made.places]
     wanted += [(name, rows, "row") for name in made.quick.rows]
     wanted += [(name, columns, "column") for name in made.quick.columns]
     for name, known, kind in wanted:

@@ -31,6 +31,7 @@ class Finished:
     rounds: list[int]
     accuracy: list[float]  # of the evaluated rounds
     extra: dict[str, list[float]] = field(default_factory=dict)  # per-round numbers of the diagnostics
+    times: list[float] = field(default_factory=list)  # virtual seconds at the end of the evaluated rounds
     device: str = ""
     environment: dict[str, Any] = field(default_factory=dict)
 
@@ -75,6 +76,7 @@ def compact(
         rounds=[record.round for record in measured],
         accuracy=[round(record.accuracy or 0.0, 6) for record in measured],
         extra=extra,
+        times=[float(f"{record.virtual_time:.8g}") for record in measured],
         device=device,
         environment=environment,
     )

@@ -88,7 +88,7 @@ def build(made: Reproduction, results: Results, quick: bool = False, seeds: list
         runs[cell] = [run for run in found if run is not None]
         missing += found.count(None)
     rows = [_row(made, cell, metric, found) for metric in made.metrics for cell, found in runs.items()]
-    claims = [judge(made, claim, runs) for claim in made.claims if _speaks_of(made, claim, runs)]
+    claims = [judge(made, claim, runs) for claim in made.claims if _present(made, claim, runs)]
     return Table(made, quick, runs, rows, claims, missing)
 
 
@@ -133,9 +133,9 @@ def chains(made: Reproduction, claim: Claim) -> list[list[Cell]]:
     return [[by_name[name] for name in claim.order]]
 
 
-def _speaks_of(made: Reproduction, claim: Claim, runs: dict[Cell, list[Finished]]) -> bool:
-    """The small version leaves out claims about places it does not have."""
-    return all(cell in runs for chain in chains(made, claim) for cell in chain)
+def _present(made: Reproduction, claim: Claim, runs: dict[Cell, list[Finished]]) -> list[list[Cell]]:
+    """The orders whose places are all in this table; the small version leaves some out."""
+    return [chain for chain in chains(made, claim) if all(cell in runs for cell in chain)]
 
 
 def judge(made: Reproduction, claim: Claim, runs: dict[Cell, list[Finished]]) -> Verdict:
@@ -143,7 +143,7 @@ def judge(made: Reproduction, claim: Claim, runs: dict[Cell, list[Finished]]) ->
     found: list[bool | None] = []
     reasons: list[str] = []
     in_order = total = 0
-    for chain in chains(made, claim):
+    for chain in _present(made, claim, runs):
         for greater, less in pairwise(chain):
             holds, difference, why = compare(claim.metric, runs[greater], runs[less])
             found.append(holds)

@@ -19,7 +19,8 @@ from motley.core.errors import StateError
 from motley.core.trees import from_named, to_named
 from motley.fleet.fleet import Fate
 from motley.protocol.federation import Weights
-from motley.run.federation import Aloft, SimulatedFederation, Ticket
+from motley.run.charges import Ticket
+from motley.run.federation import Aloft, SimulatedFederation
 from motley.run.files import sha256_of, write_json, write_tensors
 
 VERSION = 1
@@ -30,6 +31,7 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     """Writes a checkpoint of a federation between two rounds."""
     tensors: dict[str, Tensor] = {"weights": fed.weights.value}
     tensors.update(to_named(fed.server.state, "server"))
+    tensors.update({"chosen": torch.from_numpy(fed.chosen), "heard": torch.from_numpy(fed.heard)})
     tensors.update(to_named(fed.memory, "memory"))
     tensors.update(to_named(fed.measures, "measures"))
     if fed.shown is not None:
@@ -37,7 +39,7 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     flights, shared = _flights(fed)
     tensors.update(shared)
     name = f"state-{fed.round:06d}.safetensors"
-    digest = write_tensors(folder / name, tensors)
+    digest = write_tensors(folder / name, _apart(tensors))
     content = {
         "version": VERSION,
         "round": fed.round,
@@ -46,7 +48,7 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
         "sha256": digest,
         "clients": fed.store.checkpoint(),
         "flights": flights,
-        "upload_bytes": [fed.extra_bytes, fed.payload_bytes],
+        "upload_bytes": [fed.charges.extra_bytes, fed.charges.payload_bytes],
         **extra,
     }
     write_json(folder / "checkpoint.json", content)
@@ -56,11 +58,22 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     fed.store.drop_unused()
 
 
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, none sharing memory with another (parts may send down their very state)."""
+    seen: set[int] = set()
+    made: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        made[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return made
+
+
 def _flights(fed: SimulatedFederation) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """Tasks in the air: their numbers as JSON, and the models and trees they share as tensors, each once."""
     rows: list[dict[str, Any]] = []
     tensors: dict[str, Tensor] = {}
-    seen: dict[int, str] = {}
+    seen = {id(fed.weights.value): "weights"}
 
     def share(kind: str, thing: Any, tree: Any) -> str:
         if id(thing) not in seen:
@@ -78,7 +91,7 @@ def _flights(fed: SimulatedFederation) -> tuple[list[dict[str, Any]], dict[str, 
                 "start": share("model", ticket.start.value, ticket.start.value),
                 "down": share("down", ticket.down, ticket.down),
                 "dials": share("dials", ticket.dials, ticket.dials),
-                "numbers": [ticket.assigned, ticket.worked, ticket.done, ticket.lr, ticket.dispatched],
+                "numbers": [ticket.assigned, ticket.floor, ticket.worked, ticket.done, ticket.lr, ticket.dispatched],
                 "fate": [float(affordable), bool(lost), float(delay), int(delay_rounds)],
                 "place": list(one[1:]),
             }
@@ -129,6 +142,7 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
     fed.measures = _below(named, "measures")
     fed.shown = Weights(named["shown"]) if "shown" in named else None
     fed.store.restore(content["clients"])
+    fed.chosen, fed.heard = named["chosen"].cpu().numpy(), named["heard"].cpu().numpy()
     trees: dict[str, Any] = {}
 
     def tree(name: str) -> Any:
@@ -138,13 +152,13 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
 
     aloft = []
     for row in content["flights"]:
-        assigned, worked, done, lr, dispatched = row["numbers"]
+        assigned, floor, worked, done, lr, dispatched = row["numbers"]
         affordable, lost, delay, delay_rounds = row["fate"]
         start = trees.setdefault(f"weights of {row['start']}", Weights(tree(row["start"])))
         dials = {part: {key: value.cpu() for key, value in dial.items()} for part, dial in tree(row["dials"]).items()}
         ticket = Ticket(
             row["client"], row["round"], start, tree(row["down"]), dials,
-            assigned, worked, done, lr, dispatched, Fate(affordable, lost, delay, delay_rounds),
+            assigned, floor, worked, done, lr, dispatched, Fate(affordable, lost, delay, delay_rounds),
         )  # fmt: skip
         aloft.append(Aloft(ticket, *row["place"]))
     fed.resume(content["round"], content["now"], aloft, content["upload_bytes"])

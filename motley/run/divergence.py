@@ -16,8 +16,11 @@ from torch import Tensor
 from motley.client.trainer import Task, Training, train
 from motley.core.part import compose
 from motley.core.types import Data, Facts
+from motley.data.analytics import c_score, size_statistics
+from motley.data.datasets import load as load_dataset
+from motley.data.split import pooled
 from motley.run.diagnostics import DIAGNOSTICS, Moment
-from motley.run.experiment import Experiment, initial_params
+from motley.run.experiment import Experiment, initial_params, share_out
 
 
 def mean_cosine_distance(vectors: Tensor) -> float:
@@ -30,6 +33,21 @@ def mean_cosine_distance(vectors: Tensor) -> float:
     k = len(units)
     same = units.square().sum()  # K, less where a vector is zero
     return float(1.0 - (units.sum(0).square().sum() - same) / (k * (k - 1)))
+
+
+@DIAGNOSTICS.add(hidden=("moment",))
+def population(moment: Moment) -> dict[str, Any]:
+    """Sizes and C-score of all clients, before any split, with training and test samples pooled (RADFed, Table I).
+
+    Recorded after the first round.
+    """
+    if moment.round.number > 1:
+        return {}
+    recipe = moment.experiment.recipe
+    labels = share_out(recipe, pooled(load_dataset(recipe.data))).labels
+    return {key: float(value) for key, value in size_statistics(labels.sum(1))._asdict().items()} | {
+        "c_score": c_score(labels)
+    }
 
 
 @DIAGNOSTICS.add(hidden=("moment",))

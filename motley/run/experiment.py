@@ -16,7 +16,7 @@ from motley.core.network import Network
 from motley.core.part import Method, compose
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
-from motley.data.federated import FederatedData
+from motley.data.federated import FederatedData, Partition
 from motley.data.holdout import divide
 from motley.data.partition import make_partition
 from motley.data.skew import make_skews
@@ -77,7 +77,7 @@ def prepare(
         raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_classes} classes.")
     if fleet is None:
         fleet = make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
-    training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size)
+    training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size, recipe.precision)
     cost = cost_of(net, dataset.inputs(dataset.x[:1]))
     return Experiment(recipe, data, fleet, method, training, cost, key, validation)
 
@@ -90,8 +90,22 @@ def _data_key(recipe: Recipe) -> Key:
 def share_out(recipe: Recipe, dataset: Dataset) -> FederatedData:
     """A data set divided among clients as the recipe says."""
     key = _data_key(recipe)
-    partition = make_partition(recipe.partition, dataset, recipe.clients, key.fold("partition"))
+    partition = _partition(recipe, dataset, key.fold("partition"))
     return FederatedData(dataset, partition, make_skews(recipe.skew or "", dataset, partition, key))
+
+
+def _partition(recipe: Recipe, dataset: Dataset, key: Key) -> Partition:
+    """A partition, remembered: some take many seconds, and a table of results asks for the same one again and again."""
+    asked = (recipe.data, recipe.partition, recipe.clients, key.value, hash(dataset.y.numpy().tobytes()))
+    if asked not in _PARTITIONS:
+        while len(_PARTITIONS) >= KEPT_PARTITIONS:
+            _PARTITIONS.pop(next(iter(_PARTITIONS)))
+        _PARTITIONS[asked] = make_partition(recipe.partition, dataset, recipe.clients, key)
+    return _PARTITIONS[asked]
+
+
+KEPT_PARTITIONS = 16
+_PARTITIONS: dict[tuple[object, ...], Partition] = {}
 
 
 def initial_params(experiment: Experiment) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from motley.client.trainer import Outcome, Training, n_steps, span_of
+from motley.client.trainer import Outcome, Training, n_steps
 from motley.core.errors import TrainingError
 from motley.core.keys import Key
-from motley.core.types import Plan, Pool, Round, Tree, Updates, stack_rows, stack_trees, tree_bytes
+from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, stack_rows, stack_trees, tree_bytes
 from motley.data.federated import FederatedData
-from motley.fleet.fleet import Fate, Fleet
-from motley.nets.cost import Cost, flops
+from motley.fleet.fleet import Fleet
+from motley.nets.cost import Cost
 from motley.protocol.federation import Arrival, Flight, Weights
+from motley.run.charges import Charges, Ticket, profiled
 from motley.run.clock import VirtualLoop
-from motley.run.executors.base import Executor, FactsRow, Job
+from motley.run.executors.base import Executor, Job
 from motley.run.store import ClientStore
 from motley.server.server import Server
 
@@ -48,6 +49,9 @@ class Tally:
     arrived: int = 0
     lost: int = 0
     late: int = 0
+    concluded: int = 0  # tasks that ended: arrived, lost or given up
+    stragglers: int = 0  # of these, who sent less than was asked for
+    dropouts: int = 0  # of these, who sent nothing
     stale: list[int] = field(default_factory=list)  # ages of aggregated updates that were not of this round
     bytes_down: int = 0
     bytes_up: int = 0
@@ -56,20 +60,13 @@ class Tally:
     notes: dict[str, Any] = field(default_factory=dict)  # what the protocol or a measurement adds to the record
 
 
-class Ticket(NamedTuple):
-    """What is needed to train a task, or to train it again after a restart."""
+class Event(NamedTuple):
+    """Something that happened to a task: dispatch, arrive, hold, lose, give up; or an aggregation (client -1)."""
 
+    time: float
+    what: str
     client: int
     round: int
-    start: Weights
-    down: dict[str, Tree]
-    dials: dict[str, dict[str, Tensor]]
-    assigned: float  # epochs wanted
-    worked: float  # epochs the device really spends
-    done: float  # epochs whose result is sent; 0: nothing
-    lr: float
-    dispatched: float
-    fate: Fate
 
 
 class Aloft(NamedTuple):
@@ -97,9 +94,13 @@ class Flying:
         self.finish: float | None = None
         self.landed_at: float | None = None
         self.given_up = False
+        self.held = False  # its transmission is delayed; the device is free
 
     def done(self) -> bool:
         return self.settled.done() and self.arrival is not None
+
+    def over(self) -> bool:
+        return self.settled.done() or self.given_up
 
     def result(self) -> Arrival | None:
         return self.arrival
@@ -148,10 +149,15 @@ class SimulatedFederation:
         self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
         self._launched = 0
         self._news: asyncio.Future[None] | None = None
-        self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
-        self.payload_bytes: int | None = None
+        self._ended: list[tuple[Ticket, bool]] = []  # tasks over since the last round's end, and whether they arrived
+        self._choices = 0  # selections made in this round
+        self.chosen = np.zeros(data.n_clients, np.int64)  # tasks each client was given
+        self.heard = np.zeros(data.n_clients, np.int64)  # updates of each client that were merged
+        self.trace: list[Event] | None = None  # set to a list to record every event
+        self.charges = Charges(training, data, fleet, cost)
         self._sizes = torch.from_numpy(data.sizes.astype(np.float32))
-        self._seconds_per_flop = 1.0 / fleet.flops
+        seconds = profiled(training, data, fleet, cost, schedule.epochs)
+        self._profile = torch.from_numpy(seconds.astype(np.float32))
 
     # ------------------------------------------------------------------ what protocols call
     @property
@@ -161,6 +167,11 @@ class SimulatedFederation:
     @property
     def n_clients(self) -> int:
         return self.data.n_clients
+
+    @property
+    def profile(self) -> list[float]:
+        seconds: list[float] = self._profile.tolist()
+        return seconds
 
     @property
     def flights(self) -> list[Flight]:
@@ -173,7 +184,9 @@ class SimulatedFederation:
             rnd = self._round()
             self._release()
             await asyncio.sleep(0)  # what was held back for this round settles now
+            self._choices = 0
             yield rnd
+            self._conclude(rnd)
             if self.after_round is not None:
                 self.after_round(self, rnd, self.tally)
             self.tally = Tally()
@@ -187,12 +200,28 @@ class SimulatedFederation:
             deadline=self.schedule.deadline,
         )
 
-    def select(self, rnd: Round) -> list[int]:
+    def select(
+        self,
+        rnd: Round,
+        count: int | None = None,
+        *,
+        among: Collection[int] | None = None,
+        without: Collection[int] = (),
+        waiting: bool = False,
+    ) -> list[int]:
         here = self.fleet.present(rnd.number, self.now)
+        if among is not None:
+            here &= np.isin(np.arange(len(here)), list(among))
+        here[list(without)] = False
+        waiting = waiting and not self.training.method.has("keep")
         for flight in self._air:
-            here[flight.client] = False
-        pool = Pool(torch.from_numpy(np.flatnonzero(here)), self._sizes)
-        return self.server.select(rnd, pool)
+            if not (waiting and flight.held):
+                here[flight.client] = False
+        pool = Pool(torch.from_numpy(np.flatnonzero(here)), self._sizes, self._profile)
+        if self._choices:
+            rnd = rnd._replace(key=rnd.key.fold("choice", self._choices))
+        self._choices += 1
+        return self.server.select(rnd if count is None else rnd._replace(cohort=count), pool)
 
     def dispatch(self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None) -> list[Flight]:
         if not clients:
@@ -210,10 +239,12 @@ class SimulatedFederation:
         for client, start, (epochs, floor, rate, partial) in zip(ids, starts, columns, strict=True):
             fate = self.fleet.fate(client, rnd.number)
             worked, done = _work(epochs, floor, fate.affordable, bool(partial))
-            ticket = Ticket(client, rnd.number, start, down, dials, epochs, worked, done, rate, self.now, fate)
+            ticket = Ticket(client, rnd.number, start, down, dials, epochs, floor, worked, done, rate, self.now, fate)
             flights.append(self._launch(ticket))
+            self._note("dispatch", ticket)
+            self.tally.bytes_down += self.charges.download_bytes(ticket)
         self.tally.participants.extend(ids)
-        self.tally.bytes_down += len(ids) * (4 * self.training.net.size + tree_bytes(down))
+        np.add.at(self.chosen, ids, 1)
         return flights
 
     async def gather(self, flights: Sequence[Flight], deadline: float | None = None) -> list[Arrival]:
@@ -239,11 +270,31 @@ class SimulatedFederation:
                 break  # nothing more can come before the next round
             if until is not None and self.now >= until:
                 break
-            self._news = self.loop.create_future()
-            timeout = None if until is None else until - self.now
-            await asyncio.wait([self._news], timeout=timeout)
-            self._news = None
-        return [self._take(flight) for flight in list(self._inbox)]
+            await self.news(until)
+        return self.take()
+
+    async def news(self, until: float | None = None) -> None:
+        self._news = self.loop.create_future()
+        if until is not None:
+            self.loop.call_at(until, _resolve, self._news)
+        await self._news
+        self._news = None
+
+    def take(self, flights: Sequence[Flight] | None = None, at_most: int | None = None) -> list[Arrival]:
+        wanted = None if flights is None else set(map(id, flights))
+        ready = [flight for flight in self._inbox if wanted is None or id(flight) in wanted]
+        ready.sort(key=lambda flight: (flight.landed_at, flight.number))
+        return [self._take(flight) for flight in ready[:at_most]]
+
+    def give_up(self, flights: Sequence[Flight]) -> None:
+        for flight in flights:
+            if isinstance(flight, Flying) and flight in self._air:
+                if flight in self._inbox:
+                    self._inbox.remove(flight)
+                self._give_up(flight)
+
+    def discard(self, arrivals: Sequence[Arrival]) -> None:
+        self.tally.late += len(arrivals)
 
     def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
         arrivals = self._sound(arrivals)
@@ -263,6 +314,9 @@ class SimulatedFederation:
             self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
             self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
+        np.add.at(self.heard, [arrival.client for arrival in arrivals], 1)
+        if self.trace is not None:
+            self.trace.append(Event(self.now, "aggregate", -1, rnd.number))
         if not observed:
             self._accept(arrivals)
 
@@ -290,7 +344,7 @@ class SimulatedFederation:
     def resume(self, round_number: int, now: float, aloft: list[Aloft], upload_bytes: list[int | None]) -> None:
         """Goes back to the end of a round, with these tasks in the air."""
         self.round = round_number
-        self.extra_bytes, self.payload_bytes = upload_bytes
+        self.charges.extra_bytes, self.charges.payload_bytes = upload_bytes
         self.loop = VirtualLoop(now, on_idle=self._train_waiting)  # type: ignore[abstract]
         flights = [self._board(one.ticket) for one in aloft]
         for one, flight in sorted(zip(aloft, flights, strict=True), key=lambda pair: pair[0].held or 0):
@@ -323,7 +377,7 @@ class SimulatedFederation:
         if flight.finish is None:
             if not silent and self._needs_outcome_first:
                 await flight.computed  # trained with everything else in flight when the clock is idle
-            flight.finish = ticket.dispatched + self._duration(flight)
+            flight.finish = ticket.dispatched + self.charges.duration(ticket, _trained(flight))
         if not held:
             await self.loop.until(flight.finish, flight.number)
             if flight.given_up:
@@ -335,12 +389,15 @@ class SimulatedFederation:
         if silent:
             self.tally.lost += 1
             self._air.remove(flight)
+            self._end(flight, False)
+            self._note("lose", ticket)
             _settle(flight, False)
         else:
             if flight.outcome is None:
                 self._train(self._untrained())
             flight.arrival = self._land(flight)
             self._inbox.append(flight)
+            self._note("arrive", ticket)
             _settle(flight, True)
         self._tell()
 
@@ -348,6 +405,8 @@ class SimulatedFederation:
         """Delayed in transmission by whole rounds: waits until that round begins."""
         gate: asyncio.Future[None] = self.loop.create_future()
         self._held.append((flight, gate))
+        flight.held = True
+        self._note("hold", flight.ticket)
         _settle(flight, False)
         self._tell()
         await gate
@@ -361,14 +420,13 @@ class SimulatedFederation:
                 self._held.append((flight, gate))
 
     def _tell(self) -> None:
-        """Wakes a protocol that waits for arrivals."""
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        """Wakes a protocol that waits for news."""
+        _resolve(self._news)
 
     @property
     def _needs_outcome_first(self) -> bool:
         """Whether the time a task takes can only be known after training it."""
-        return self.training.method.adaptive or self.extra_bytes is None
+        return self.training.method.adaptive or self.charges.extra_bytes is None
 
     def _train_waiting(self) -> bool:
         """Called when the clock is idle: trains what must be known before time can move on."""
@@ -388,17 +446,17 @@ class SimulatedFederation:
             flight.outcome = outcome
             if not flight.computed.done():
                 flight.computed.set_result(None)
-        if self.extra_bytes is None:
-            self.extra_bytes = tree_bytes(outcomes[0].extras)
+        if self.charges.extra_bytes is None:
+            self.charges.extra_bytes = tree_bytes(outcomes[0].extras)
             if self.training.method.has("encode"):
-                self.payload_bytes = tree_bytes(outcomes[0].payload)
+                self.charges.payload_bytes = tree_bytes(outcomes[0].payload)
 
     def _job(self, ticket: Ticket) -> Job:
         client = ticket.client
         return Job(
             client=client,
             start=ticket.start.value,
-            facts=self._facts(ticket),
+            facts=self.charges.facts(ticket),
             steps=n_steps(ticket.done, int(self._sizes[client]), self.training.batch_size),
             key=self.key.fold("client", ticket.round, client),
             down=ticket.down,
@@ -406,71 +464,10 @@ class SimulatedFederation:
             own=self.store.get(client),
         )
 
-    def _facts(self, ticket: Ticket) -> FactsRow:
-        client = ticket.client
-        n = int(self._sizes[client])
-        return FactsRow(
-            client=client,
-            round=ticket.round,
-            n=float(n),
-            labels=self.data.labels[client],
-            lr=ticket.lr,
-            epochs=ticket.done,
-            steps=float(n_steps(ticket.done, n, self.training.batch_size)),
-            limited=float(self.fleet.limited[client]),
-            speed=n * flops(self.cost, 0) * float(self._seconds_per_flop[client]),
-            upload=4.0 * self.training.net.size / float(self.fleet.up[client]),
-        )
-
-    # ------------------------------------------------------------------ time and bytes
-    def _trained_layers(self, flight: Flying) -> Tensor:
-        if flight.outcome is not None:
-            return flight.outcome.trained
-        trained = torch.ones(self.training.net.n_layers)
-        hooks = self.training.method.hooks("trainable")
-        if hooks:
-            facts = self._facts(flight.ticket).tensors()
-            for _, hook in hooks:
-                trained = trained * hook(self.training.net, facts)
-        return trained
-
-    def _upload_bytes(self, trained: Tensor) -> int:
-        layers = 4 * int((self.training.net.layout.layer_sizes * trained.cpu()).sum())
-        payload = layers if self.payload_bytes is None else self.payload_bytes
-        return payload + (self.extra_bytes or 0)
-
-    def _duration(self, flight: Flying) -> float:
-        """Seconds from dispatch to arrival: download, compute, upload, delay."""
-        ticket, client = flight.ticket, flight.client
-        trained = self._trained_layers(flight)
-        samples = ticket.worked * float(self._sizes[client])
-        compute = samples * self._flops_per_sample(flight, trained) * float(self._seconds_per_flop[client])
-        model = 4 * self.training.net.size + tree_bytes(ticket.down)
-        download = model / float(self.fleet.down[client])
-        upload = self._upload_bytes(trained) / float(self.fleet.up[client]) if ticket.done > 0 else 0.0
-        return download + compute + upload + ticket.fate.delay
-
-    def _flops_per_sample(self, flight: Flying, trained: Tensor) -> float:
-        """Adaptive clients train their first epoch whole, then only what they have not frozen."""
-        prefix = span_of(trained)[0].first
-        later = flops(self.cost, prefix)
-        worked = flight.ticket.worked
-        if not self.training.method.adaptive or prefix == 0 or worked <= 1:
-            return flops(self.cost, 0) if self.training.method.adaptive and worked <= 1 else later
-        return (flops(self.cost, 0) + (worked - 1) * later) / worked
-
     # ------------------------------------------------------------------ landing
     def _land(self, flight: Flying) -> Arrival:
-        outcome = flight.outcome
-        assert outcome is not None
         flight.landed_at = self.now
-        arrival = self._arrival(flight)
-        self.tally.arrived += 1
-        self.tally.bytes_up += self._upload_bytes(outcome.trained)
-        if math.isfinite(arrival.loss) and bool(outcome.trained.any()):
-            self.tally.loss_sum += arrival.loss * arrival.n
-            self.tally.samples += arrival.n
-        return arrival
+        return self._arrival(flight)
 
     def _arrival(self, flight: Flying) -> Arrival:
         outcome, ticket = flight.outcome, flight.ticket
@@ -492,6 +489,7 @@ class SimulatedFederation:
             epochs=ticket.done,
             lr=ticket.lr,
             duration=flight.landed_at - ticket.dispatched,
+            width=self.charges.width(ticket),
         )
 
     def _take(self, flight: Flying) -> Arrival:
@@ -499,7 +497,14 @@ class SimulatedFederation:
         self._air.remove(flight)
         if flight in self._inbox:
             self._inbox.remove(flight)
-        return flight.arrival
+        arrival = flight.arrival
+        self._end(flight, True)
+        self.tally.arrived += 1
+        self.tally.bytes_up += self.charges.upload_bytes(flight.ticket, arrival.trained)
+        if math.isfinite(arrival.loss) and bool(arrival.trained.any()):
+            self.tally.loss_sum += arrival.loss * arrival.n
+            self.tally.samples += arrival.n
+        return arrival
 
     def _give_up(self, flight: Flying) -> None:
         flight.given_up = True
@@ -509,6 +514,30 @@ class SimulatedFederation:
                 self._held.remove((held, gate))
                 gate.set_result(None)
         self.tally.late += 1
+        self._end(flight, False)
+        self._note("give up", flight.ticket)
+
+    def _end(self, flight: Flying, arrived: bool) -> None:
+        ticket = flight.ticket
+        self._ended.append((ticket, arrived))
+        self.tally.concluded += 1
+        self.tally.stragglers += not arrived or ticket.done < ticket.assigned
+        self.tally.dropouts += not arrived
+
+    def _conclude(self, rnd: Round) -> None:
+        """Tells parts how tasks ended."""
+        if self.training.method.has("conclude"):
+            rows = [(t, float(arrived)) for t, arrived in self._ended]
+            numbers = [(t.assigned, t.floor, t.worked * came, t.done * came) for t, came in rows]
+            columns = torch.tensor(numbers, dtype=torch.float32).reshape(-1, 4).unbind(1)
+            ids = torch.tensor([t.client for t, _ in rows], dtype=torch.int64)
+            number = torch.tensor([t.round for t, _ in rows], dtype=torch.int64)
+            self.server.conclude(rnd, Outcomes(ids, number, *columns))
+        self._ended.clear()
+
+    def _note(self, what: str, ticket: Ticket) -> None:
+        if self.trace is not None:
+            self.trace.append(Event(self.now, what, ticket.client, ticket.round))
 
     def _sound(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
         """Refuses updates that are not finite: stops with a sentence, or drops them and counts them lost."""
@@ -558,7 +587,17 @@ class SimulatedFederation:
             lr=column("lr"),
             duration=column("duration"),
             extras={name: stack_trees([arrival.extras[name] for arrival in arrivals]) for name in arrivals[0].extras},
+            width=None if arrivals[0].width is None else column("width"),
         )
+
+
+def _trained(flight: Flying) -> Tensor | None:
+    return None if flight.outcome is None else flight.outcome.trained
+
+
+def _resolve(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
 
 
 def _settle(flight: Flying, value: bool) -> None:

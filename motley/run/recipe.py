@@ -66,6 +66,8 @@ class Recipe(BaseModel):
     diagnostics: list[str] = Field(default_factory=list, description="also measured, such as diversity or per_class")
     seed: int = Field(0, ge=0)
 
+    precision: Literal["float32", "tf32", "bf16"] = Field("float32", description="of the clients' forward and backward")
+
     executor: str = "auto"
     workers: int = Field(0, ge=0, description="processes of the pool; 0: as many as cores")
     device: str = Field("auto", description="auto, cpu or cuda")

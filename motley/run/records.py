@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -91,9 +92,15 @@ def environment() -> dict[str, Any]:
         "processor": _processor(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": packages,
-        "command": " ".join(sys.argv),
+        "command": _command(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _command() -> str:
+    """What was typed, whichever way the program was started."""
+    name = Path(sys.argv[0]).name
+    return shlex.join(["motley" if name == "__main__.py" else name, *sys.argv[1:]])
 
 
 def _commit() -> str | None:

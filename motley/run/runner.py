@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,14 +20,19 @@ import motley
 from motley.core.errors import StateError, TrainingError
 from motley.core.network import Network
 from motley.core.types import Round
+from motley.data.dataset import Dataset, tensors_to
 from motley.data.split import balanced_sample
+from motley.nets.cost import flops
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import Federation
 from motley.run import checkpoint, divergence  # noqa: F401 (the second registers diagnostics)
+from motley.run.charges import profiled
 from motley.run.diagnostics import Diagnostics, stability
 from motley.run.evaluation import Scores, evaluate
 from motley.run.executors import EXECUTORS, Executor
+from motley.run.executors.choice import choose
 from motley.run.experiment import Experiment, initial_params, prepare
+from motley.run.fairness import participation
 from motley.run.federation import Schedule, SimulatedFederation, Tally
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
@@ -75,6 +82,7 @@ class Run:
         self.diagnostics = Diagnostics(experiment.recipe.diagnostics, experiment)
         self.executor = make_executor(experiment)
         self.fed = self._federation()
+        self.judged = _test_on(self.fed.weights.value.device, experiment.dataset)
         self._wall_before = 0.0
         self._begun = time.perf_counter()
         self._saved = time.perf_counter()
@@ -90,7 +98,7 @@ class Run:
             fleet=e.fleet,
             cost=e.cost,
             executor=self.executor,
-            server=Server(e.method, e.net, params, e.data.n_clients, partial(balanced_sample, e.dataset, e.key)),
+            server=Server(e.method, e.net, params, e.data.n_clients, **what_servers_know(e)),
             params=params,
             key=e.key,
             schedule=Schedule(
@@ -123,10 +131,9 @@ class Run:
     def go(self) -> Result:
         """Trains to the end. What is interrupted can be taken up with `resume`."""
         try:
-            protocol = PROTOCOLS[self.experiment.method.protocol].factory
             if self.fed.round == 0:
                 self._save()
-            self.fed.loop.run(_drive(protocol, self.fed))
+            self.fed.loop.run(_drive(self.experiment.method.protocol, self.fed))
         finally:
             self.executor.close()
         return self._finish()
@@ -148,7 +155,7 @@ class Run:
     def _after_round(self, fed: SimulatedFederation, rnd: Round, tally: Tally) -> None:
         scores = None
         if rnd.number % self.recipe.evaluate_every == 0 or rnd.number == self.recipe.rounds:
-            scores = evaluate(self.experiment.net, self.model, self.experiment.dataset)
+            scores = evaluate(self.experiment.net, self.model, self.judged)
             if scores.loss != scores.loss:
                 raise TrainingError(
                     f"The global model is not finite after round {rnd.number}; lower the learning rate "
@@ -176,7 +183,7 @@ class Run:
             macro_f1=scores.macro_f1 if scores else None,
             auc=scores.auc if scores else None,
             staleness=tally.stale,
-            extra=tally.notes | self._diagnose(fed, rnd, scores),
+            extra={**_ends(tally), **tally.notes, **self._diagnose(fed, rnd, scores)},
         )
         self.records.append(record)
         if self.folder is not None:
@@ -197,8 +204,20 @@ class Run:
 
     def _save(self) -> None:
         if self._checkpoints is not None:
-            checkpoint.save(self.fed, self._checkpoints, {"wall": self.wall, "motley": motley.__version__})
+            extra = {"wall": self.wall, "motley": motley.__version__, "executor": self.executor.name}
+            checkpoint.save(self.fed, self._checkpoints, extra)
             self._saved = time.perf_counter()
+
+    def _ends(self) -> dict[str, Any]:
+        e, fed = self.experiment, self.fed
+        tasks = sum(record.participants for record in self.records)
+        ages = Counter(age for record in self.records for age in record.staleness)
+        found: dict[str, Any] = {"fairness": participation(fed.chosen, fed.heard, e.fleet.flops)}
+        for name in ("stragglers", "dropouts"):
+            found[f"{name}_rate"] = sum(record.extra.get(name, 0) for record in self.records) / max(1, tasks)
+        if ages:
+            found["staleness"] = {str(age): ages[age] for age in sorted(ages)}
+        return found
 
     def _finish(self) -> Result:
         measured = [record for record in self.records if record.accuracy is not None]
@@ -219,6 +238,7 @@ class Run:
             "seed": self.recipe.seed,
             "wall_s": round(self.wall, 3),
             "executor": self.executor.name,
+            **self._ends(),
         }
         if self.experiment.validation is not None:
             summary["validated"] = {name: found for name in GOALS if (found := validated(self.records, name))}
@@ -227,14 +247,56 @@ class Run:
         return Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net)
 
 
-async def _drive(protocol: Callable[[Federation], Any], fed: SimulatedFederation) -> None:
-    await protocol(fed)
+def _test_on(device: torch.device, dataset: Dataset) -> Dataset:
+    """A data set with its test samples where the model is."""
+    return replace(
+        dataset,
+        test_x=dataset.test_x.to(device),
+        test_y=dataset.test_y.to(device),
+        scaling=tensors_to(dataset.scaling, device),
+    )
+
+
+def _ends(tally: Tally) -> dict[str, int]:
+    """How many clients sent less than was asked for, and how many of these nothing."""
+    counts = {"concluded": tally.concluded, "stragglers": tally.stragglers, "dropouts": tally.dropouts}
+    return counts if tally.stragglers else {}
+
+
+async def _drive(protocol: str, fed: Federation) -> None:
+    """Runs a protocol with its options; one that names none reads them from the federation."""
+    options = fed.options if PROTOCOLS[protocol].parameters else {}
+    await PROTOCOLS.make(protocol, fed, **options)
+
+
+def what_servers_know(e: Experiment) -> dict[str, Any]:
+    """What parts may learn at the start beside the model and the number of clients."""
+    seconds = profiled(e.training, e.data, e.fleet, e.cost, e.recipe.epochs)
+    costs = torch.tensor([flops(e.cost, frozen) for frozen in range(e.net.n_layers)], dtype=torch.float64)
+    return {
+        "public": partial(balanced_sample, e.dataset, e.key),
+        "n": torch.from_numpy(e.data.sizes.astype(np.float32)),
+        "batch_size": e.recipe.batch_size,
+        "seconds": torch.from_numpy(seconds.astype(np.float32)),
+        "frozen_cost": (costs / costs[0]).to(torch.float32),
+    }
 
 
 def make_executor(experiment: Experiment) -> Executor:
     """The executor a recipe asks for."""
-    name = "loop" if experiment.recipe.executor == "auto" else experiment.recipe.executor
-    return EXECUTORS.make(name, experiment.training, experiment.data, experiment.recipe.workers)
+    e, recipe = experiment, experiment.recipe
+    name = recipe.executor
+    if name == "auto":
+        name = choose(
+            e.training,
+            e.data,
+            device=recipe.device,
+            workers=recipe.workers,
+            cohort=recipe.cohort,
+            rounds=recipe.rounds,
+            epochs=recipe.epochs,
+        )
+    return EXECUTORS.make(name, e.training, e.data, recipe.workers, recipe.device)
 
 
 def new_folder(recipe: Recipe, parent: Path) -> Path:
@@ -302,6 +364,8 @@ def resume(folder: str | Path, observer: Observer | None = None, changes: Iterab
     """
     place = Path(folder)
     recipe = open_run(place, changes)
+    if recipe.executor == "auto":
+        recipe = load(recipe, {"executor": checkpoint.read(place / "checkpoint")["executor"]})
     made = Run(prepare(recipe, **given), place, observer)
     try:
         made.take_up()

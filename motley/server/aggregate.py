@@ -8,6 +8,7 @@ from torch import Tensor
 from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.types import Round, Tree, Updates
+from motley.nets.width import mask_of
 
 
 def layerwise_mean(net: Network, params: Tensor, updates: Updates, weights: Tensor) -> Tensor:
@@ -16,6 +17,8 @@ def layerwise_mean(net: Network, params: Tensor, updates: Updates, weights: Tens
     params [P], weights [K]. This is the default merge; with all layers trained it is FedAvg's weighted mean.
     """
     share = weights[:, None] * updates.trained  # [K, L]
+    if updates.width is not None:
+        return _parameterwise(net, params, updates, net.layout.expand(share))
     total = share.sum(0)
     share = torch.where(total > 0, share / total.clamp_min(torch.finfo(share.dtype).tiny), torch.zeros_like(share))
     if bool((updates.trained == 1).all()):
@@ -25,6 +28,15 @@ def layerwise_mean(net: Network, params: Tensor, updates: Updates, weights: Tens
         for layer in net.layout.layers
     ]
     return torch.cat(pieces)
+
+
+def _parameterwise(net: Network, params: Tensor, updates: Updates, share: Tensor) -> Tensor:
+    """The same for each parameter, over the clients whose narrow network has it (HeteroFL, eq. 1). share [K, P]."""
+    assert updates.width is not None
+    share = share * mask_of(net, updates.width)
+    total = share.sum(0)
+    mean = (share * updates.delta).sum(0) / torch.where(total > 0, total, torch.ones_like(total))
+    return params + mean
 
 
 @part("aggregate", example={})

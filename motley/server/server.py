@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,24 +12,18 @@ from motley.core.errors import InputError
 from motley.core.network import Network
 from motley.core.part import Method
 from motley.core.schedule import value_at
-from motley.core.types import Data, Plan, Pool, Round, Setting, Tree, Updates
+from motley.core.types import Outcomes, Plan, Pool, Round, Setting, Tree, Updates
 from motley.server.aggregate import layerwise_mean
 
 
 class Server:
     """A method with the state of its parts. It sees what clients send and nothing else."""
 
-    def __init__(
-        self,
-        method: Method,
-        net: Network,
-        params: Tensor,
-        n_clients: int,
-        public: Callable[[int], Data] | None = None,
-    ) -> None:
+    def __init__(self, method: Method, net: Network, params: Tensor, n_clients: int, **known: Any) -> None:
+        """``known``: what else parts may learn at the start, by its name in `Setting`."""
         self.method = method
         self.net = net
-        setting = Setting(net, params, n_clients, public)
+        setting = Setting(net, params, n_clients, **known)
         self.state: dict[str, Tree] = {name: hook(setting) for name, hook in method.hooks("init")}
 
     def select(self, rnd: Round, pool: Pool) -> list[int]:
@@ -74,6 +68,11 @@ class Server:
         rnd = rnd._replace(net=self.net)
         for name, hook in self.method.hooks("observe"):
             self.state[name] = hook(self.state.get(name), rnd, updates)
+
+    def conclude(self, rnd: Round, outcomes: Outcomes) -> None:
+        """What parts learn from tasks that ended, well or not; called once at the end of every round."""
+        for name, hook in self.method.hooks("conclude"):
+            self.state[name] = hook(self.state.get(name), rnd, outcomes)
 
     def aggregate(self, rnd: Round, params: Tensor, updates: Updates) -> Tensor:
         """The next global model."""

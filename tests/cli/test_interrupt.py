@@ -14,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from motley.run.recipe import load
+from motley.run.runner import run
+
 ROOT = Path(__file__).parents[2]
-RECIPE = ("digits", "rounds=400", "epochs=1", "checkpoint_seconds=0.05", "workers=2")
+RECIPE = ("digits", "rounds=90", "checkpoint_seconds=0.1", "workers=2")
+ENDS = [("loop", signal.SIGINT), ("loop", signal.SIGTERM), ("pool", signal.SIGINT), ("pool", signal.SIGKILL)]
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -62,21 +66,17 @@ def none_left(session: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+def whole() -> str:
     """The model of the uninterrupted run."""
-    process = start(tmp_path_factory.mktemp("whole"), "run", *RECIPE, "executor=loop", "--json")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    model: str = json.loads(out.splitlines()[-1])["model_sha256"]
+    model: str = run(load(RECIPE[0], RECIPE[1:])).summary["model_sha256"]
     return model
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("executor", ["loop", "pool"])
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(("executor", "how"), ENDS)
 def test_interrupted_runs_resume(tmp_path: Path, whole: str, executor: str, how: signal.Signals) -> None:
     process = start(tmp_path, "run", *RECIPE, f"executor={executor}")
-    folder = wait_for_rounds(tmp_path, 30)
+    folder = wait_for_rounds(tmp_path, 12)
     if how == signal.SIGINT:
         os.killpg(process.pid, how)  # as a terminal does: everyone in the foreground gets it
     else:
@@ -89,7 +89,7 @@ def test_interrupted_runs_resume(tmp_path: Path, whole: str, executor: str, how:
         command = ["motley", "resume", str(folder.relative_to(tmp_path))]
     else:
         assert process.returncode == 130
-        assert re.fullmatch(r"Interrupted after round \d+ of 400; continue with: motley resume \S+\n", err)
+        assert re.fullmatch(r"Interrupted after round \d+ of 90; continue with: motley resume \S+\n", err)
         command = shlex.split(err.split("continue with: ")[1])
     assert "Traceback" not in err
     process = start(tmp_path, *command[1:], "--json")
@@ -97,5 +97,5 @@ def test_interrupted_runs_resume(tmp_path: Path, whole: str, executor: str, how:
     assert (process.returncode, err) == (0, "")
     end = json.loads(out.splitlines()[-1])
     assert end["model_sha256"] == whole
-    assert end["rounds"] == 400
+    assert end["rounds"] == 90
     assert none_left(process.pid)

@@ -32,12 +32,6 @@ def case(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed process loses nothing that was written; only a power cut could."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def snapshots(monkeypatch: pytest.MonkeyPatch, folder: Path, into: Path) -> list[Path]:
     """Copies of the directory at every moment a file is about to be renamed or has just been: what a kill leaves."""
     taken: list[Path] = []

@@ -81,7 +81,8 @@ class EicuTable(NamedTuple):
 
 
 def eicu() -> Dataset:
-    """eICU demo: death in hospital from first-day APACHE variables, 2 classes; groups 'hospital', 'region', 'beds'.
+    """eICU demo: death in hospital from first-day APACHE variables, 2 classes; groups 'hospital', 'region', 'beds',
+    'region_beds'.
 
     No outcome column is among the inputs. Missing values become the mean of the training part, columns with more than
     5 % missing there get a 0/1 column that says so, and all are standardised with the training part's statistics. A
@@ -132,6 +133,7 @@ def eicu_table() -> EicuTable:
         "region": _codes(hospitals[h]["region"] for h in place),
         "beds": _codes(hospitals[h]["numbedscategory"] for h in place),
     }
+    groups["region_beds"] = 10 * groups["region"] + groups["beds"]  # hospitals of one size in one region
     y = np.array([status[patients[stay]["hospitaldischargestatus"]] for stay in stays])
     return EicuTable(np.array(rows, np.float32), y, first + second, groups)
 

@@ -31,6 +31,8 @@ class FactsRow(NamedTuple):
     limited: float
     speed: float
     upload: float
+    download: float = 0.0
+    capability: float = 1.0
 
     def tensors(self) -> Facts:
         """As one client sees them."""
@@ -71,6 +73,6 @@ class Executor(Protocol):
 
 
 EXECUTORS: Registry[Executor] = Registry("executor")
-"""Factories ``f(training: Training, data: FederatedData, workers: int) -> Executor``."""
+"""Factories ``f(training, data, workers, device) -> Executor``."""
 
 __all__ = ["EXECUTORS", "Executor", "FederatedData", "Job", "Outcome", "Training"]

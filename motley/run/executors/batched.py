@@ -22,6 +22,7 @@ from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
 from motley.core.errors import InputError
 from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
+from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
 from motley.run.executors.base import EXECUTORS, Job
 from motley.run.executors.tables import Batches, Table, ladder
@@ -121,6 +122,9 @@ class Batched:
         self._buffers: Cache[Buffers] = Cache(8)
         self._reads_data: dict[str, bool] = {}
         self._graph_pool = torch.cuda.graph_pool_handle() if self.cuda else None
+        if self.cuda:
+            fast = training.precision != "float32"
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
@@ -620,15 +624,20 @@ def _pick(device: str) -> str:
 
 
 def _moved(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with its training samples on a device; on a CPU scaled beforehand, where they are not too large."""
+    """The data with its training samples, and what changes them, on a device.
+
+    On a CPU samples are scaled beforehand, where they are not too large.
+    """
     dataset = data.dataset
-    x = dataset.x.to(device)
-    if device.type == "cpu" and dataset.scaling is not None and 4 * x.numel() <= SCALED_BYTES:
-        return replace(data, dataset=replace(dataset, x=dataset.inputs(x), scaling=None))
-    return replace(data, dataset=replace(dataset, x=x, y=dataset.y.to(device)))
+    moved = replace(
+        dataset, x=dataset.x.to(device), y=dataset.y.to(device), scaling=tensors_to(dataset.scaling, device)
+    )
+    if device.type == "cpu" and dataset.scaling is not None and 4 * dataset.x.numel() <= SCALED_BYTES:
+        moved = replace(moved, x=moved.inputs(moved.x), scaling=None)
+    return replace(data, dataset=moved, transforms=tuple(tensors_to(one, device) for one in data.transforms))
 
 
 @EXECUTORS.add("batched", hidden=("training", "data", "workers", "device"))
-def make_batched(training: Training, data: FederatedData, workers: int, device: str = "auto") -> Batched:
+def make_batched(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Batched:
     """Many clients as one computation; on a GPU replayed as CUDA graphs."""
     return Batched(training, data, device)

@@ -46,7 +46,7 @@ class Loop:
         """Nothing to free."""
 
 
-@EXECUTORS.add("loop", hidden=("training", "data", "workers"))
-def make_loop(training: Training, data: FederatedData, workers: int) -> Loop:
+@EXECUTORS.add("loop", hidden=("training", "data", "workers", "device"))
+def make_loop(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Loop:
     """One client after the other in this process; the reference."""
     return Loop(training, data)

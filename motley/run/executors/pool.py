@@ -7,8 +7,10 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -36,14 +38,17 @@ def _from_wire(tree: Any) -> Any:
 
 def _work(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
     """The life of a worker: receive a job, train it, send the outcome."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    while True:
-        try:
-            message = pipe.recv_bytes()
-        except (EOFError, OSError):  # the parent is gone, perhaps in the middle of a message
-            return
-        if not message:
-            return
+    with contextlib.suppress(EOFError, OSError):  # the run has ended, perhaps while this client trained
+        _serve(pipe, training, data, starts)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking the interpreter down in order takes seconds, and there is nothing to save
+
+
+def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
+    while message := pipe.recv_bytes():
         job, slot = pickle.loads(message)
         try:
             outcome = run_job(training, data, replace(_unpack(job), start=starts[slot].clone()))
@@ -52,10 +57,7 @@ def _work(pipe: Connection, training: Training, data: FederatedData, starts: Ten
             reply = error
         except Exception as error:
             reply = TrainingError(f"Client {job[0]} failed in a worker process: {type(error).__name__}: {error}")
-        try:
-            pipe.send_bytes(pickle.dumps(reply, protocol=5))
-        except OSError:
-            return  # the run was ended while this client trained
+        pipe.send_bytes(pickle.dumps(reply, protocol=5))
 
 
 def _pack(job: Job) -> tuple[Any, ...]:
@@ -77,6 +79,7 @@ class Pool:
         if workers < 1:
             raise InputError(f"A pool needs at least one worker, not {workers}.")
         context = multiprocessing.get_context("spawn")
+        resource_tracker.ensure_running()  # its start would unblock what `_no_interrupts` blocks
         self.starts = torch.zeros(self.n_slots, training.net.size).share_memory_()
         dataset = data.dataset
         for tensor in (dataset.x, dataset.y):
@@ -202,7 +205,7 @@ def _quiet_threads() -> Iterator[None]:
                 os.environ[name] = value
 
 
-@EXECUTORS.add("pool", hidden=("training", "data", "workers"))
-def make_pool(training: Training, data: FederatedData, workers: int) -> Pool:
+@EXECUTORS.add("pool", hidden=("training", "data", "workers", "device"))
+def make_pool(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Pool:
     """A pool of processes with one thread each; as many workers as cores unless told."""
     return Pool(training, data, workers or os.cpu_count() or 1)

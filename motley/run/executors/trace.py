@@ -11,9 +11,11 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 from torch.utils._pytree import TreeSpec, _broadcast_to_and_flatten, tree_flatten, tree_unflatten
 
 from motley.run.executors.graphs import PRIME, quicken, simplify, widen
@@ -81,6 +83,7 @@ class Traced:
         wide = None if axes is None else _wide(axes, spec)
         with torch.no_grad():
             self._graph = make_fx(flat)(*leaves) if wide is None else _traced_wide(flat, leaves, wide)
+        _fold_constants(self._graph)
         simplify(self._graph)
         if not compiled:
             quicken(self._graph)
@@ -107,6 +110,39 @@ def _traced_wide(flat: Callable[..., list[Tensor]], leaves: list[Any], wide: lis
     made = make_fx(flat, _allow_non_fake_inputs=True)(*(stand_in(x, w) for x, w in zip(leaves, wide, strict=True)))
     widen(made, wide.index(True))
     return made
+
+
+FOLDED_BYTES = 1 << 26
+
+
+def _fold_constants(module: GraphModule) -> None:
+    """Computes once what does not depend on the arguments (index tables, constants moved to a device)."""
+    known: dict[Node, Any] = {}
+    for node in list(module.graph.nodes):
+        if node.op == "get_attr":
+            known[node] = getattr(module, str(node.target))
+        if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _foldable(node, known):
+            continue
+        args, kwargs = map_arg((node.args, node.kwargs), lambda inner: known[inner])
+        with torch.no_grad():
+            value = node.target(*args, **kwargs)
+        if not isinstance(value, Tensor) or value.numel() * value.element_size() > FOLDED_BYTES:
+            continue
+        name = f"_folded_{len(known)}"
+        module.register_buffer(name, value.contiguous(), persistent=False)
+        with module.graph.inserting_before(node):
+            constant = module.graph.get_attr(name)
+        known[constant] = value
+        node.replace_all_uses_with(constant)
+        module.graph.erase_node(node)
+
+
+def _foldable(node: Node, known: dict[Node, Any]) -> bool:
+    op = node.target
+    assert isinstance(op, OpOverload)
+    changes = op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
+    written = any(isinstance(user.target, OpOverload) and user.target._schema.is_mutable for user in node.users)
+    return not changes and not written and all(inner in known for inner in node.all_input_nodes)
 
 
 class Captured:

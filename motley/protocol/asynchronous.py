@@ -1,0 +1,43 @@
+"""No rounds to wait for: a new task goes out as soon as one comes back."""
+
+from __future__ import annotations
+
+from motley.core.errors import InputError
+from motley.protocol.federation import PROTOCOLS, Arrival, Federation
+from motley.protocol.late import EMPTY_SECONDS, young
+
+
+@PROTOCOLS.add(hidden=("fed",))
+async def asynchronous(
+    fed: Federation,
+    concurrency: int | None = None,
+    buffer: int = 1,
+    maximum_staleness: float = float("inf"),
+) -> None:
+    """Keeps ``concurrency`` clients (default: the cohort) at work and merges after every ``buffer`` arrivals.
+
+    A buffer of 1 is FedAsync, of K FedBuff. A round is one merging, so that an update's age is the number of mergings
+    since its client received the model. Updates older than ``maximum_staleness`` are thrown away. No client gets two
+    tasks between two mergings; if all have had one, the merging happens with what is there.
+    """
+    if buffer < 1 or (concurrency is not None and concurrency < 1):
+        raise InputError(
+            f"The asynchronous protocol needs buffer and concurrency of at least 1, not {buffer} and {concurrency}."
+        )
+    async for rnd in fed.rounds():
+        kept: list[Arrival] = []
+        served: set[int] = set()
+        width = concurrency or rnd.cohort
+        while len(kept) < buffer:
+            chosen = fed.select(rnd, max(0, width - len(fed.flights)), without=served)
+            fed.dispatch(rnd, chosen)
+            served.update(chosen)
+            arrived = fed.take(at_most=buffer - len(kept))
+            kept += young(fed, rnd, arrived, maximum_staleness)
+            if not arrived:
+                if all(flight.over() for flight in fed.flights):
+                    break  # nobody is at work; what is held back comes in a later round
+                await fed.news()
+        if not kept:
+            await fed.sleep(EMPTY_SECONDS)
+        fed.aggregate(rnd, kept)

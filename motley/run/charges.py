@@ -1,0 +1,143 @@
+"""What tasks cost: seconds and bytes of each client's task, from the fleet and the model's cost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from motley.client.trainer import Training, n_steps, span_of
+from motley.core.types import Tree, tree_bytes
+from motley.data.federated import FederatedData
+from motley.fleet.fleet import Fate, Fleet
+from motley.nets.cost import Cost, flops
+from motley.nets.width import layer_shares
+from motley.protocol.federation import Weights
+from motley.run.executors.base import FactsRow
+
+
+class Ticket(NamedTuple):
+    """What is needed to train a task, or to train it again after a restart."""
+
+    client: int
+    round: int
+    start: Weights
+    down: dict[str, Tree]
+    dials: dict[str, dict[str, Tensor]]
+    assigned: float  # epochs wanted
+    floor: float  # fewest epochs worth sending
+    worked: float  # epochs the device really spends
+    done: float  # epochs whose result is sent; 0: nothing
+    lr: float
+    dispatched: float
+    fate: Fate
+
+
+def profiled(training: Training, data: FederatedData, fleet: Fleet, cost: Cost, epochs: float) -> NDArray[np.float64]:
+    """Seconds a standard task of each client takes when nothing goes wrong: [N]."""
+    size = 4.0 * training.net.size
+    return np.asarray(epochs * data.sizes * flops(cost, 0) / fleet.flops + size / fleet.down + size / fleet.up)
+
+
+class Charges:
+    """Seconds and bytes of tasks on the virtual clock."""
+
+    def __init__(self, training: Training, data: FederatedData, fleet: Fleet, cost: Cost) -> None:
+        self.training, self.data, self.fleet, self.cost = training, data, fleet, cost
+        self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
+        self.payload_bytes: int | None = None  # bytes of an encoded update; likewise
+        self._seconds_per_flop = 1.0 / fleet.flops
+        self._capability = fleet.flops / fleet.flops.max()
+        self._share_table: dict[float, Tensor] = {}  # width -> share of each layer
+
+    def facts(self, ticket: Ticket) -> FactsRow:
+        """What the client knows about itself and its task."""
+        client, size = ticket.client, 4.0 * self.training.net.size
+        n = int(self.data.sizes[client])
+        return FactsRow(
+            client=client,
+            round=ticket.round,
+            n=float(n),
+            labels=self.data.labels[client],
+            lr=ticket.lr,
+            epochs=ticket.done,
+            steps=float(n_steps(ticket.done, n, self.training.batch_size)),
+            limited=float(self.fleet.limited[client]),
+            speed=n * flops(self.cost, 0) * float(self._seconds_per_flop[client]),
+            upload=size / float(self.fleet.up[client]),
+            download=size / float(self.fleet.down[client]),
+            capability=float(self._capability[client]),
+        )
+
+    def trainable(self, ticket: Ticket) -> Tensor:
+        """Which layers the client trains, as far as that is known before it does: [L]."""
+        trained = torch.ones(self.training.net.n_layers)
+        hooks = self.training.method.hooks("trainable")
+        if hooks:
+            facts = self.facts(ticket).tensors()
+            for _, hook in hooks:
+                trained = trained * hook(self.training.net, facts)
+        return trained
+
+    def width(self, ticket: Ticket) -> float | None:
+        """The share of each hidden layer that this client trains; None where all clients train whole layers."""
+        for _, hook in self.training.method.hooks("width"):
+            return float(hook(self.training.net, self.facts(ticket).tensors()))
+        return None
+
+    def shares(self, ticket: Ticket) -> Tensor | None:
+        """The share of each layer's parameters that this client holds: [L]; None: all."""
+        width = self.width(ticket)
+        if width is None:
+            return None
+        if width not in self._share_table:
+            self._share_table[width] = layer_shares(self.training.net, width)
+        return self._share_table[width]
+
+    def download_bytes(self, ticket: Ticket) -> int:
+        """The model, as wide as the client takes it, and what parts send beside it."""
+        shares = self.shares(ticket)
+        sizes = self.training.net.layout.layer_sizes
+        parameters = self.training.net.size if shares is None else int((sizes * shares).sum().round())
+        return 4 * parameters + tree_bytes(ticket.down)
+
+    def upload_bytes(self, ticket: Ticket, trained: Tensor) -> int:
+        """The layers that were trained (or what they were encoded into), and what parts report beside them."""
+        shares = self.shares(ticket)
+        sizes = self.training.net.layout.layer_sizes * trained.cpu()
+        layers = 4 * int((sizes if shares is None else sizes * shares).sum().round())
+        payload = layers if self.payload_bytes is None else self.payload_bytes
+        return payload + (self.extra_bytes or 0)
+
+    def duration(self, ticket: Ticket, trained: Tensor | None) -> float:
+        """Seconds from dispatch to arrival: download, compute, upload, delay. ``trained`` [L], where known already."""
+        client = ticket.client
+        if trained is None:
+            trained = self.trainable(ticket)
+        samples = ticket.worked * float(self.data.sizes[client])
+        compute = samples * self.flops_per_sample(ticket, trained) * float(self._seconds_per_flop[client])
+        download = self.download_bytes(ticket) / float(self.fleet.down[client])
+        upload = self.upload_bytes(ticket, trained) / float(self.fleet.up[client]) if ticket.done > 0 else 0.0
+        return download + compute + upload + ticket.fate.delay
+
+    def flops_per_sample(self, ticket: Ticket, trained: Tensor) -> float:
+        """Clients that freeze layers while training do so after the first epoch, which costs as if they did not."""
+        shares = self.shares(ticket)
+        if shares is not None:
+            return self._narrow(shares)
+        later = flops(self.cost, span_of(trained)[0].first)
+        if not self.training.method.adaptive:
+            return later
+        first = flops(self.cost, span_of(self.trainable(ticket))[0].first)
+        whole_epochs = min(1.0, ticket.worked)
+        return (whole_epochs * first + (ticket.worked - whole_epochs) * later) / max(ticket.worked, 1e-12)
+
+    def _narrow(self, shares: Tensor) -> float:
+        """Operations of a narrow network: those of a layer go with the parameters it has."""
+        rows = zip(self.cost.forward, self.cost.backward_input, self.cost.backward_weight, strict=True)
+        whole = [forward + into + weight for forward, into, weight in rows]
+        whole[0] -= self.cost.backward_input[0]
+        return float(sum(cost * share for cost, share in zip(whole, shares.tolist(), strict=True)))

@@ -1,0 +1,90 @@
+"""Which executor a run gets when it does not say: batched on a GPU; on a CPU by what a few steps take."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+
+import torch
+
+from motley.core.errors import InputError, MotleyError
+from motley.core.keys import Key
+from motley.run.executors.base import Executor, FactsRow, Job, Training
+from motley.run.executors.base import FederatedData as Data
+from motley.run.executors.batched import Batched
+from motley.run.executors.loop import Loop
+
+SHORT = 10.0  # seconds of work below which nothing is worth a start-up
+TINY = 50_000  # parameters up to which clients batched on a CPU may beat a loop
+GAIN = 2.0  # how much faster the batched executor must be to be taken on a CPU
+STEPS = 8  # steps that are timed
+
+
+def choose(
+    training: Training, data: Data, *, device: str, workers: int, cohort: int, rounds: int, epochs: float
+) -> str:
+    """The name of the executor for a run of so many rounds.
+
+    Loop and pool give the same bits; the batched executor agrees within float tolerance, so on a CPU it is taken only
+    where it is clearly faster. A run keeps its executor when it is resumed.
+    """
+    if device.startswith("cuda") or (device == "auto" and torch.cuda.is_available()):
+        return "batched"
+    cohort = min(cohort, data.n_clients)
+    steps = epochs * float(data.sizes.mean()) / training.batch_size
+    total = rounds * cohort * max(1.0, steps)
+    try:
+        per_step = _seconds(Loop(training, data), training, data, 1) / STEPS
+        work = per_step * total
+        if work < SHORT:
+            return "loop"
+        if training.net.size <= TINY and cohort >= 4:
+            width = min(cohort, 32)
+            together = _seconds(Batched(training, data, "cpu"), training, data, width) / (STEPS * width)
+            if together * GAIN < per_step / (_cores(workers) if _may_fork() else 1):
+                return "batched"
+    except MotleyError:
+        return "loop"  # the method needs more than a rehearsal can give it
+    return "pool" if _may_fork() and _cores(workers) > 1 and _travels(training) else "loop"
+
+
+def _cores(workers: int) -> int:
+    return workers or os.cpu_count() or 1
+
+
+def _may_fork() -> bool:
+    """Worker processes import the main module again, so a script without a guard must not get them unasked."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    return os.path.basename(main) in ("motley", "motley.exe", "__main__.py")
+
+
+def _travels(training: Training) -> bool:
+    return all(part.origin is not None for part in training.method.parts)
+
+
+def _seconds(executor: Executor, training: Training, data: Data, width: int) -> float:
+    """Seconds for a few steps of ``width`` clients, after a warm-up."""
+    key = Key.root(0).fold("rehearsal")
+    start = training.net.initial()
+    clients = [client % data.n_clients for client in range(width)]
+    jobs = [_job(training, data, client, start, key) for client in clients]
+    try:
+        executor.run([replace(job, steps=1) for job in jobs])
+        executor.run(jobs)
+        begun = time.perf_counter()
+        executor.run(jobs)
+        return time.perf_counter() - begun
+    finally:
+        executor.close()
+
+
+def _job(training: Training, data: Data, client: int, start: torch.Tensor, key: Key) -> Job:
+    n = float(data.sizes[client])
+    facts = FactsRow(client, 1, n, data.labels[client], 1e-3, 1.0, float(STEPS), 0.0, 1.0, 1.0)
+    down = {name: None for name, _ in training.method.hooks("send")}
+    if down or training.method.has("plan"):
+        raise InputError("What the server sends is not known before the first round.")
+    dials = {p.name: dict.fromkeys(p.dials, torch.tensor(0.0)) for p in training.method.parts if p.dials}
+    return Job(client, start, facts, STEPS, key.fold(client), {}, dials, None)

@@ -1,0 +1,159 @@
+"""Narrow networks: they compute what a small network would, train it alone, and are averaged where they exist."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from motley.client.narrow import narrow_networks, ordered_dropout
+from motley.client.optimizer import SGD
+from motley.client.trainer import Task, Training, train
+from motley.core.errors import InputError
+from motley.core.keys import Key
+from motley.core.network import Network
+from motley.core.part import compose
+from motley.core.types import Data
+from motley.nets.mlp import MLP
+from motley.nets.width import first_width, layer_shares, mask_of
+from motley.nets.zoo import build
+from motley.run.runner import run as run_recipe
+from motley.server.aggregate import layerwise_mean
+from tests.client.test_freeze import facts
+from tests.server.test_staleness import updates
+
+
+def narrow_copy(net: Network, flat: torch.Tensor, sizes: list[int], n_in: int, classes: int) -> MLP:
+    """A small MLP with the first units of a large one."""
+    small = MLP(n_in, tuple(sizes), classes)
+    named = net.layout.unflatten(flat)
+    with torch.no_grad():
+        for name, p in small.named_parameters():
+            p.copy_(named[name][tuple(slice(0, length) for length in p.shape)])
+    return small
+
+
+def test_a_masked_mlp_computes_what_the_small_one_does() -> None:
+    net = Network(MLP(5, (8, 6), 3))
+    flat, x = net.initial(), torch.randn(4, 5)
+    small = narrow_copy(net, flat, [4, 3], 5, 3)
+    out = net(flat * mask_of(net, torch.tensor(0.5)), x)
+    assert torch.allclose(out.logits, small(x), atol=1e-6)
+    kept = int(mask_of(net, torch.tensor(0.5)).sum())
+    assert kept == sum(p.numel() for p in small.parameters())
+
+
+@pytest.mark.parametrize("model", ["cnn_ama", "cnn_leaf(hidden=16)", "logistic"])
+def test_channels_carry_their_pixels_into_linear_layers(model: str) -> None:
+    """Units outside the width do not matter: whatever their weights, nothing flows through them."""
+    net = build(model, (1, 28, 28), 10, 0, Key.root(0))
+    mask = mask_of(net, torch.tensor(0.5))
+    x = torch.randn(2, 1, 28, 28)
+    flat = net.initial()
+    inside = net(flat * mask, x).logits
+    for layer, share in zip(net.layout.layers, layer_shares(net, 0.5).tolist(), strict=True):
+        assert 0.2 < share <= 1.0, layer.name
+    outputs = torch.autograd.functional.jacobian(lambda w: net(w * mask, x).logits.sum(), flat)
+    assert bool((outputs[mask == 0] == 0).all())
+    assert inside.shape == (2, 10)
+
+
+def test_an_lstm_narrows_all_its_gates_alike() -> None:
+    net = build("char_lstm(embedding=4, hidden=6)", (5,), 7, 7, Key.root(0))
+    x = torch.randint(0, 7, (3, 5))
+    mask = mask_of(net, torch.tensor(0.5))
+    features = net(net.initial() * mask, x).features
+    assert bool((features[:, 3:] == 0).all())
+    assert bool((features[:, :3] != 0).any())
+
+
+def test_widths_are_nested_and_full_width_is_everything() -> None:
+    net = Network(MLP(5, (8, 6), 3))
+    half, most = mask_of(net, torch.tensor(0.5)), mask_of(net, torch.tensor(0.75))
+    assert bool((half <= most).all())
+    assert bool((mask_of(net, torch.tensor(1.0)) == 1).all())
+    assert float(first_width(net).max()) < 1.0
+
+
+def test_models_that_do_not_form_a_chain_are_refused() -> None:
+    with pytest.raises(InputError, match="cannot be made narrower"):
+        first_width(Network(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))))
+    with pytest.raises(InputError, match="shares above 0"):
+        narrow_networks(widths=[0.0])
+
+
+def test_training_a_narrow_network_is_training_the_small_one() -> None:
+    torch.manual_seed(1)
+    net = Network(MLP(5, (8, 6), 3))
+    data = Data(torch.randn(12, 5), torch.randint(0, 3, (12,)))
+    known = facts(epochs=2.0, steps=6.0, n=12.0, capability=0.25)  # its root is 0.5
+    task = Task(net.initial(), known, Key.root(3).tensor(), {}, {}, {})
+    wide = train(
+        Training(net, compose(narrow_networks(widths=[0.5, 1.0], scale=False)), SGD(momentum=0.9), 4), task, data
+    )
+    small_module = narrow_copy(net, net.initial(), [4, 3], 5, 3)
+    small = Network(small_module)
+    plain = train(Training(small, compose(), SGD(momentum=0.9), 4), task._replace(start=small.initial()), data)
+    mask = mask_of(net, torch.tensor(0.5)) > 0
+    assert torch.allclose(wide.payload[mask], plain.payload, atol=1e-6)
+    assert bool((wide.payload[~mask] == 0).all())
+
+
+def test_scaling_divides_hidden_outputs_by_the_width() -> None:
+    """With one hidden layer, dividing its output by 0.5 doubles what the last layer sees, bias excepted."""
+    net = Network(MLP(5, (8,), 3))
+    data = Data(torch.randn(4, 5), torch.randint(0, 3, (4,)))
+    known = facts(epochs=1.0, steps=1.0, n=4.0, capability=0.25)
+    task = Task(net.initial(), known, Key.root(3).tensor(), {}, {}, {})
+    scaled = train(Training(net, compose(narrow_networks(widths=[0.5])), SGD(), 4), task, data)
+    module = narrow_copy(net, net.initial(), [4], 5, 3)
+    loss = nn.functional.cross_entropy(module.head(module.fc1(data.x).relu() / 0.5), data.y)
+    assert float(scaled.loss) == pytest.approx(float(loss.detach()), rel=1e-5)
+
+
+def test_parameters_are_averaged_over_those_who_have_them() -> None:
+    net = Network(MLP(1, (2,), 1))  # fc1: 2 weights, 2 biases; head: 2 weights, 1 bias
+    params = torch.zeros(net.size)
+    delta = torch.stack([torch.ones(net.size), 3 * torch.ones(net.size) * mask_of(net, torch.tensor(0.5))])
+    found = updates([0.0, 0.0], [[0.0] * net.size] * 2, delta.tolist(), [1.0, 1.0])
+    new = layerwise_mean(net, params, replace(found, width=torch.tensor([1.0, 0.5])), found.n)
+    assert new.tolist() == [2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
+
+
+WORLD = {"fleet": "uniform_spread(ratio=6)", "clients": 8, "cohort": 4, "rounds": 3, "epochs": 2}
+
+
+@pytest.mark.parametrize("part", ["narrow_networks(widths=[1.0])", "ordered_dropout(widths=[1.0])"])
+def test_full_width_is_fedavg(part: str) -> None:
+    given = {**WORLD, "model": "mlp(hidden=[8])"}
+    narrow, plain = run_recipe("digits", **given, method=part), run_recipe("digits", **given, method="fedavg")
+    assert torch.allclose(narrow.params, plain.params, atol=1e-6)
+    assert narrow.summary["bytes_up"] == plain.summary["bytes_up"]
+
+
+def test_narrow_networks_save_bytes_and_time() -> None:
+    given = {**WORLD, "model": "mlp(hidden=[32, 16])"}
+    plain = run_recipe("digits", **given, method="fedavg")
+    for method in ("heterofl", "fjord"):
+        narrow = run_recipe("digits", **given, method=method)
+        assert narrow.summary["bytes_up"] < plain.summary["bytes_up"]
+        assert narrow.summary["bytes_down"] < plain.summary["bytes_down"]
+        assert narrow.summary["virtual_time"] < plain.summary["virtual_time"]
+
+
+def test_ordered_dropout_draws_widths_up_to_the_devices_own() -> None:
+    net = Network(MLP(5, (10,), 3))
+    part = ordered_dropout(widths=[0.2, 0.6, 1.0], power=1.0)
+    data = Data(torch.randn(4, 5), torch.randint(0, 3, (4,)))
+    seen = set()
+    for seed in range(30):
+        task = Task(
+            net.initial(), facts(epochs=1.0, steps=1.0, n=4.0, capability=0.7), Key.root(seed).tensor(), {}, {}, {}
+        )
+        made = train(Training(net, compose(part), SGD(), 4), task, data)
+        rows = net.layout.unflatten(made.payload)["fc1.weight"].abs().sum(1) > 0
+        seen.add(int(torch.nonzero(rows).max()) + 1 if bool(rows.any()) else 0)
+    assert max(seen) <= 6
+    assert {width <= 2 for width in seen} == {True, False}

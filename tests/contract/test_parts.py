@@ -1,0 +1,258 @@
+"""What every registered part promises. A new part enters by being registered.
+
+``@part(seam, neutral={...}, example={...}, protocol=..., silent=...)``: with ``neutral`` it does nothing, with
+``example`` it visibly does something (on that protocol), or it says why it is silent.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from motley.client.trainer import Training
+from motley.core.errors import ConflictError
+from motley.core.keys import Key
+from motley.core.part import HOOKS, PARTS, Method, Part, compose
+from motley.methods import METHODS, make_method
+from motley.run.executors import EXECUTORS
+from motley.run.executors.pool import Pool
+from motley.run.runner import Run, resume, start
+from tests import tiny
+
+NAMES = [entry.name for entry in PARTS if entry.factory.__module__.startswith("motley.")]
+ROUNDS = 4
+
+
+def example(name: str) -> Part:
+    return PARTS.make(name, **PARTS[name].meta["example"])
+
+
+def alone(name: str, part: Part | None = None) -> Method:
+    """A part by itself, on the protocol it is made for."""
+    return compose(part or example(name), protocol=PARTS[name].meta["protocol"])
+
+
+def world(method: Method, **changes: Any) -> dict[str, Any]:
+    """Unequal, limited and slow clients; where a protocol knows late updates, some are late by rounds."""
+    fleet = tiny.uneven_fleet()
+    if method.protocol != "synchronous":
+        late = {(client, number): (client + number) % 3 for client in range(6) for number in range(1, ROUNDS + 1)}
+        fleet = fleet.with_(fortune=(*fleet.fortune, tiny.DelayRounds(late)))
+    base = {"rounds": ROUNDS, "cohort": 4, "epochs": 2.0, "optimizer": "sgd(momentum=0.5)"}
+    return {"method": method, "fleet": fleet, **base, **changes}
+
+
+def train(method: Method, **changes: Any) -> Tensor:
+    return tiny.run(**world(method, **changes)).params
+
+
+@cache
+def baseline(protocol: str | None) -> Tensor:
+    return train(compose(make_method("fedavg"), protocol=protocol))
+
+
+@cache
+def by_loop(name: str) -> Tensor:
+    return train(alone(name))
+
+
+class Chameleon:
+    """A `Training` whose method can be changed from outside while worker processes hold it."""
+
+    def __init__(self, training: Training, methods: tuple[Method, ...]) -> None:
+        self.net, self.optimizer, self.batch_size = training.net, training.optimizer, training.batch_size
+        self.full_span = training.full_span
+        self.methods = methods
+        self.chosen = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    @property
+    def method(self) -> Method:
+        return self.methods[int(self.chosen)]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[tuple[Pool, Chameleon]]:
+    """Two worker processes for all parts."""
+    made = tiny.experiment(**world(alone(NAMES[0])))
+    training = Chameleon(made.training, tuple(map(alone, NAMES)))
+    workers = Pool(training, made.data, 2)  # type: ignore[arg-type]
+    yield workers, training
+    workers.close()
+
+
+def test_there_are_parts() -> None:
+    assert {"proximal", "control_variates", "mix_with_previous"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_says_what_it_is(name: str) -> None:
+    entry, part = PARTS[name], example(name)
+    assert len(entry.summary) > 20
+    assert "\n" not in entry.summary
+    assert part.name == name
+    assert part.seam == entry.meta["seam"]
+    assert part.filled
+    assert repr(part).startswith(f"{name}(")
+    assert set(entry.meta["example"]) <= set(entry.parameters)
+    assert set(entry.meta["neutral"] or {}) <= set(entry.parameters)
+    assert PARTS.make(name).name == name, "defaults must be enough to make it"
+    assert set(part.refuses) <= set(NAMES), "it refuses a part that does not exist"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_pickles(name: str) -> None:
+    method = compose(example(name))
+    copy = pickle.loads(pickle.dumps(method))
+    assert copy.parts == method.parts
+    assert copy.parts[0].filled == method.parts[0].filled
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_differs_from_the_baseline(name: str) -> None:
+    """Or it says why not, and then it leaves the model exactly as it is."""
+    ours, plain = by_loop(name), baseline(PARTS[name].meta["protocol"])
+    assert torch.isfinite(ours).all()
+    if PARTS[name].meta["silent"]:
+        assert torch.equal(ours, plain), "it is said to be silent, but it changes the model"
+    else:
+        assert not torch.allclose(ours, plain, atol=1e-5), "with its example arguments it does nothing"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if PARTS[name].meta["neutral"] is not None])
+def test_its_neutral_setting_is_the_baseline(name: str) -> None:
+    part = PARTS.make(name, **{**PARTS[name].meta["example"], **PARTS[name].meta["neutral"]})
+    assert torch.equal(train(alone(name, part)), baseline(PARTS[name].meta["protocol"]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_state_survives_save_and_load(name: str, tmp_path: Path) -> None:
+    """Stopped after the second round and resumed; client state goes to disk at once."""
+    method = alone(name)
+    given = world(method, state_memory_mb=0.001, checkpoint_seconds=0.0)
+    federated = tiny.data()
+    things = {"data": federated, "net": tiny.network(federated), "method": method, "fleet": given.pop("fleet")}
+    del given["method"]
+
+    def stop(record: Any) -> None:
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(tiny.recipe(**given), tmp_path / "run", stop, **things)
+    result = resume(tmp_path / "run", **things)
+    assert [record.round for record in result.records] == list(range(1, ROUNDS + 1))
+    assert torch.equal(result.params, by_loop(name))
+    shutil.rmtree(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_server_state_is_tensors_and_hooks_leave_it_alone(name: str) -> None:
+    """Hooks return new state; they do not write into the old one."""
+    run = Run(tiny.experiment(**world(alone(name))), None)
+    server, seen = run.fed.server, []
+    observe, aggregate = server.observe, server.aggregate
+
+    def watch(hook: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            before = dict(server.state)
+            copies = {key: torch.utils._pytree.tree_map(torch.clone, value) for key, value in before.items()}
+            result = hook(*arguments)
+            for key, value in before.items():
+                now, then = (torch.utils._pytree.tree_leaves(tree) for tree in (value, copies[key]))
+                assert all(torch.equal(a, b) for a, b in zip(now, then, strict=True)), f"{key} is written in place"
+            seen.append(True)
+            return result
+
+        return call
+
+    server.observe, server.aggregate = watch(observe), watch(aggregate)  # type: ignore[method-assign]
+    run.go()
+    assert seen
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_of_clients_gives_the_same_as_one_by_one(name: str) -> None:
+    if "batched" not in EXECUTORS:
+        pytest.skip("there is no batched executor")
+    assert torch.allclose(train(alone(name), executor="batched"), by_loop(name), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_worker_processes_give_the_same_bit_for_bit(name: str, pool: tuple[Pool, Chameleon]) -> None:
+    workers, training = pool
+    training.chosen[0] = NAMES.index(name)
+    run = Run(tiny.experiment(**world(alone(name))), None)
+    run.fed.executor = workers
+    assert torch.equal(run.go().params, by_loop(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_composes_with_every_other_part_or_the_refusal_names_both(name: str) -> None:
+    for other in NAMES:
+        if other == name:
+            continue
+        if composes(name, other):
+            assert [part.name for part in compose(example(name), example(other)).parts] == [name, other]
+            continue
+        for pair in ((name, other), (other, name)):
+            with pytest.raises(ConflictError) as caught:
+                compose(*map(example, pair))
+            assert f"'{name}'" in str(caught.value)
+            assert f"'{other}'" in str(caught.value)
+            assert "\n" not in str(caught.value)
+
+
+def pairs() -> list[tuple[str, str]]:
+    """A sample of pairs that compose; every part is in at least one of them where it can be."""
+    fine = [(a, b) for a, b in combinations(NAMES, 2) if composes(a, b)]
+    chance = Key.root(6).fold("pairs").generator()
+    chosen: list[tuple[str, str]] = []
+    missing = set(NAMES)
+    for index in chance.permutation(len(fine)).tolist():
+        if len(chosen) < 12 or missing & set(fine[index]):
+            chosen.append(fine[index])
+            missing -= set(fine[index])
+    return sorted(chosen)
+
+
+def composes(a: str, b: str) -> bool:
+    try:
+        compose(example(a), example(b))
+    except ConflictError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("a", "b"), pairs())
+def test_two_parts_run_together(a: str, b: str) -> None:
+    protocols = {PARTS[name].meta["protocol"] for name in (a, b)} - {None}
+    params = train(compose(example(a), example(b), protocol=min(protocols, default=None)), rounds=2)
+    assert torch.isfinite(params).all()
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.entries))
+def test_every_method_runs(name: str) -> None:
+    """With lost, limited and slow clients."""
+    method = make_method(name)
+    fleet = tiny.uneven_fleet()
+    result = tiny.run(
+        method, fleet=fleet.with_(fortune=(*fleet.fortune, tiny.Lost((1, 1), (3, 2)))), rounds=2, cohort=5, epochs=2.0
+    )
+    assert torch.isfinite(result.params).all()
+    assert len(result.records) == 2
+    assert METHODS[name].summary
+    assert method.name.startswith(name)
+
+
+def test_every_hook_is_filled_or_known() -> None:
+    """The table of hooks names nothing that a part cannot fill."""
+    assert set(HOOKS) <= set(Part.__dataclass_fields__)

@@ -1,0 +1,315 @@
+"""Reproductions: files, finished runs, tables, claims, the engine and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from motley.cli import app
+from motley.core.errors import InputError, RecipeError, UnknownNameError
+from motley.reproduce import spec
+from motley.reproduce.engine import Errand, Plan, carry_out, errands, run_all
+from motley.reproduce.metrics import measure
+from motley.reproduce.store import Finished, Results, exported, imported, key_of
+from motley.reproduce.table import build, compare, interval
+from motley.run.experiment import prepare
+from motley.run.recipe import load
+
+TINY = """
+title = "Tiny"
+paper = "Nobody, Table 0"
+seeds = [0, 1]
+metrics = ["accuracy", "best_accuracy", "recorded(name='diversity')"]
+also = { best_accuracy = "accuracy" }
+[recipe]
+data = "digits"
+partition = "classes(per_client=2)"
+clients = 6
+cohort = 3
+rounds = 3
+model = "logistic"
+diagnostics = ["diversity"]
+[rows]
+"A" = { method = "fedavg" }
+"B" = { method = "rebafl" }
+[columns]
+"one" = {}
+"two" = { epochs = 2 }
+[numbers.accuracy]
+"A" = [50.0, nan]
+[[claims]]
+text = "B beats A"
+best = "B"
+[[claims]]
+text = "More is better"
+order = ["two", "one"]
+rows = ["A"]
+[quick]
+columns = ["one"]
+recipe = { rounds = 1 }
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return str(path)
+
+
+def finished(value: float, seed: int = 0, **changes: Any) -> Finished:
+    content: dict[str, Any] = {
+        "reproduction": "tiny",
+        "cell": "A, one",
+        "identity": f"x{value}{seed}",
+        "seed": seed,
+        "quick": False,
+        "recipe": {},
+        "summary": {"accuracy": value, "best_accuracy": value},
+        "rounds": [1, 2, 3],
+        "accuracy": [0.1, 0.5, value],
+        **changes,
+    }
+    return Finished(**content)
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+@pytest.mark.parametrize("name", spec.names())
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_recipe_that_ships_is_valid(name: str, quick: bool) -> None:
+    """Names of methods, models, fleets and partitions exist, and seeds differ in nothing else."""
+    from motley.core.registry import parse
+    from motley.data.partition import PARTITIONS
+    from motley.fleet.layers import FLEETS
+    from motley.methods import make_method
+
+    made = spec.read(name)
+    assert made.cells(quick)
+    for cell in made.cells(quick):
+        recipe = made.recipe_of(cell, spec.Draw(3), quick)
+        make_method(recipe.method, recipe.params)
+        for call in parse(recipe.fleet):
+            assert set(call.arguments) <= set(FLEETS[call.name].parameters)
+        (call,) = parse(recipe.partition)
+        assert set(call.arguments) <= set(PARTITIONS[call.name].parameters)
+        assert recipe.seed == 3
+    keys = [key_of(made.recipe_of(cell, spec.Draw(seed), quick)) for cell in made.cells(quick) for seed in (0, 1)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_papers_numbers_are_those_of_table_1() -> None:
+    made = spec.read("rebafl-table-1")
+    assert made.paper_value(spec.Cell("ReBaFL", "CIFAR-10, m = 20"), "accuracy") == 58.49
+    assert made.paper_value(spec.Cell("Scaffold", "Fashion-MNIST, m = 50"), "best_accuracy") == 65.62
+    assert made.paper_value(spec.Cell("Scaffold", "Fashion-MNIST, m = 50"), "stability") is None
+
+
+def test_tables_share_their_runs() -> None:
+    """Table 2's baseline is Table 1's FedAvg on CIFAR-10 with 20 clients."""
+    one = spec.read("rebafl-table-1").recipe_of(spec.Cell("FedAvg", "CIFAR-10, m = 20"), spec.Draw(0))
+    two = spec.read("rebafl-table-2").recipe_of(spec.Cell("neither", "Pathological"), spec.Draw(0))
+    assert key_of(one) == key_of(two)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('best = "B"', 'best = "C"', UnknownNameError),
+        ('"A" = [50.0, nan]', '"A" = [50.0]', RecipeError),
+        ("seeds = [0, 1]", "", RecipeError),
+        ("title", "titel", RecipeError),
+        ("[quick]", "[quick", RecipeError),
+    ],
+)
+def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, old: str, new: str, error: type[Exception]) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(TINY.replace(old, new, 1))
+    with pytest.raises(error):
+        spec.read(str(path))
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="rebafl-table-1"):
+        spec.read("rebafl-table1")
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def test_metrics_by_hand() -> None:
+    run = finished(0.9, extra={"diversity": [1.0, 2.0, 6.0]})
+    assert measure("accuracy", run) == pytest.approx(90)
+    assert measure("mean_accuracy(last=2)", run) == pytest.approx(70)
+    assert measure("stability(last=2)", run) == pytest.approx(800)
+    assert measure("rounds_to(target=0.4)", run) == 2
+    assert measure("rounds_to(target=0.99)", run) is None
+    assert measure("recorded(name='diversity')", run) == 3.0
+    assert measure("recorded(name='diversity', last=2)", run) == 4.0
+    assert measure("recorded(name='other')", run) is None
+    assert measure("summary(name='accuracy')", run) == 0.9
+
+
+def test_interval_by_hand() -> None:
+    """t(0.975, 2) = 4.3027: mean 2, standard deviation 1, three values."""
+    low, high = interval([1.0, 2.0, 3.0])
+    assert (low, high) == (pytest.approx(2 - 4.3027 / 3**0.5, abs=1e-3), pytest.approx(2 + 4.3027 / 3**0.5, abs=1e-3))
+    assert interval([1.0]) == (None, None)
+
+
+def test_comparison_is_by_seed_and_honest() -> None:
+    high = [finished(0.50 + 0.1 * seed, seed) for seed in range(3)]
+    low = [finished(0.48 + 0.1 * seed + 0.001 * seed, seed) for seed in range(3)]
+    assert compare("accuracy", high, low)[0] is True
+    assert compare("accuracy", low, high)[0] is False
+    assert compare("accuracy", high, list(reversed(high)))[0] is None
+    assert compare("accuracy", high[:1], low)[0] is None
+    assert compare("accuracy", [], low)[:2] == (None, None)
+
+
+# ------------------------------------------------------------------------------------------------ store and engine
+
+
+def test_runs_are_made_once_and_shown_again(tiny: str, tmp_path: Path) -> None:
+    made, results = spec.read(tiny), Results(tmp_path / "results")
+    plan = Plan(cache=tmp_path / "cache")
+    todo = errands([made], results, plan)
+    assert [errand.recipe.seed for errand in todo] == [0] * 4 + [1] * 4
+    assert build(made, results).status == "none"
+    for run in run_all(todo, plan, lambda *_: None):
+        results.add(run)
+    assert errands([made], results, plan) == []
+    again = Results(tmp_path / "results")
+    table = build(made, again)
+    assert table.status == "full"
+    first = table.rows[0]
+    assert (first.row, first.metric, first.paper, first.seeds) == ("A, one", "accuracy", 50.0, 2)
+    assert first.low is not None
+    assert first.measured is not None
+    assert first.difference == pytest.approx(first.measured - 50.0, abs=1e-3)
+    assert [claim.text for claim in table.claims] == ["B beats A", "More is better"]
+    assert build(made, again, seeds=[0, 7]).status == "partial"
+    assert errands([made], again, plan, quick=True) != []
+
+
+def test_export_and_import(tmp_path: Path) -> None:
+    runs = [finished(0.5), finished(0.6, 1)]
+    exported(tmp_path / "out", runs)
+    with (tmp_path / "out" / "runs.jsonl").open("a") as file:
+        file.write('{"cut off')
+    assert list(imported(tmp_path / "out")) == runs
+    results = Results(tmp_path / "results")
+    assert results.take_in(tmp_path / "out") == 2
+    assert results.take_in(tmp_path / "out") == 0
+    assert len(list((tmp_path / "results" / "tiny" / "runs").glob("*.json"))) == 2
+
+
+def test_a_run_without_a_needed_diagnostic_does_not_count(tmp_path: Path) -> None:
+    recipe = load("digits", {"diagnostics": ["diversity"]})
+    results = Results(tmp_path)
+    results.add(finished(0.5, identity=key_of(recipe)))
+    assert results.find(recipe) is None
+    results.add(finished(0.5, identity=key_of(recipe), recipe={"diagnostics": ["diversity", "per_class"]}))
+    assert results.find(recipe) is not None
+
+
+def test_no_run_starts_after_the_budget(tiny: str, tmp_path: Path) -> None:
+    made, results = spec.read(tiny), Results(tmp_path / "results")
+    plan = Plan(budget=1e-9, cache=tmp_path / "cache")
+    assert list(run_all(errands([made], results, plan), plan, lambda *_: None)) == []
+
+
+def test_a_paused_run_goes_on_to_the_same_result(tiny: str, tmp_path: Path) -> None:
+    recipe = load(spec.read(tiny).recipe_of(spec.Cell("B", "one"), spec.Draw(0)), {"checkpoint_seconds": 0})
+    whole = carry_out(Errand("tiny", "B, one", False, recipe, tmp_path / "whole"))
+    told: list[str] = []
+    plan = Plan(budget=60.0, grace=-60.0)
+    paused = Errand("tiny", "B, one", False, recipe, tmp_path / "paused")
+    assert list(run_all([paused], plan, lambda *seen: told.append(seen[2]))) == []
+    assert "paused" in told[0]
+    assert (tmp_path / "paused" / "rounds.jsonl").read_text().count("\n") == 1
+    assert carry_out(paused).accuracy == whole.accuracy
+
+
+def test_a_run_that_diverges_is_recorded_as_guessing(tiny: str, tmp_path: Path) -> None:
+    recipe = load(
+        spec.read(tiny).recipe_of(spec.Cell("A", "one"), spec.Draw(0)),
+        {"method": "fedavgm(lr=1e12)", "model": "mlp", "rounds": 9},
+    )
+    run = carry_out(Errand("tiny", "A, one", False, recipe, tmp_path / "run"))
+    assert run.summary["accuracy"] == pytest.approx(0.1)
+    assert run.summary["diverged"] > 1
+    assert len(run.accuracy) == 9
+
+
+def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:
+    made = spec.read(tiny)
+    good = made.recipe_of(spec.Cell("A", "one"), spec.Draw(0))
+    bad = load(good, {"method": "no_such_method"})
+    told: list[str] = []
+    work = [Errand("tiny", "x", False, r, tmp_path / str(i)) for i, r in enumerate((bad, good))]
+    done = list(run_all(work, Plan(), lambda *seen: told.append(seen[2])))
+    assert len(done) == 1
+    assert "no_such_method" in told[0]
+
+
+def test_a_reproductions_data_are_alike_for_all_methods(tiny: str) -> None:
+    """All methods of one seed meet the same clients."""
+    made = spec.read(tiny)
+    parts = [prepare(made.recipe_of(cell, spec.Draw(1))).data.partition.index for cell in made.cells()]
+    assert all(torch.equal(torch.from_numpy(parts[0]), torch.from_numpy(part)) for part in parts)
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def call(*arguments: str) -> Any:
+    result = CliRunner().invoke(app, ["reproduce", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_the_list_for_machines(tmp_path: Path) -> None:
+    rows = json.loads(call("--json", "--results", str(tmp_path)).stdout.splitlines()[-1])
+    assert {row["name"] for row in rows} == set(spec.names())
+    assert all(row["status"] == "none" and row["paper"] for row in rows)
+
+
+def test_quick_says_so_and_show_only_reads(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = call(tiny, "--quick").stdout
+    assert "Small version" in text
+    place = tmp_path / "results" / "tiny" / "quick"
+    assert {path.name for path in place.iterdir()} == {"runs", "table.md", "table.json", "table.png"}
+    shown = json.loads(call(tiny, "--quick", "--show", "--json").stdout.splitlines()[-1])
+    assert shown["status"] == "full"
+    assert {"row", "metric", "paper", "measured", "low", "high", "seeds", "device"} <= set(shown["rows"][0])
+    assert [claim["text"] for claim in shown["claims"]] == ["B beats A"]
+    assert {"text", "holds"} <= set(shown["claims"][0])
+    full = json.loads(call(tiny, "--show", "--json").stdout.splitlines()[-1])
+    assert full["status"] == "none"
+    assert full["rows"][0]["measured"] is None
+    assert full["claims"][0]["holds"] is None
+
+
+def test_wrong_seeds_are_a_sentence(tiny: str) -> None:
+    with pytest.raises(InputError, match="whole numbers"):
+        CliRunner().invoke(app, ["reproduce", tiny, "--seeds", "a,b"], catch_exceptions=False)
+
+
+def test_the_page_names_what_is_far_from_the_paper(tiny: str, tmp_path: Path) -> None:
+    from motley.reproduce.show import markdown
+
+    made, results = spec.read(tiny), Results(tmp_path / "results")
+    for seed, value in ((0, 0.55), (1, 0.56)):
+        recipe = made.recipe_of(spec.Cell("A", "one"), spec.Draw(seed))
+        results.add(finished(value, seed, identity=key_of(recipe), recipe={"diagnostics": ["diversity"]}))
+    page = markdown(build(made, results))
+    assert "More than 3 points from the paper, 1 of 1: A, one (+5.5)." in page
+    assert "6 runs are missing here." in page

@@ -1,0 +1,212 @@
+"""Selection: each rule on numbers small enough to check by hand."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from motley.core.errors import InputError
+from motley.core.keys import Key
+from motley.core.network import Network
+from motley.core.part import Part
+from motley.core.types import Outcomes, Pool, Round, Setting, Updates
+from motley.run.fairness import by_group, jain_index, participation, worst_share
+from motley.server.select import draw, loss_based, power_of_choice
+from motley.server.select_speed import (
+    best_cohort,
+    fair_queues,
+    fastest_in_time,
+    oort,
+    oort_scores,
+    tiers_of_speed,
+)
+
+NET = Network(nn.Linear(1, 2))
+SETTING = Setting(
+    NET, torch.zeros(4), 6, n=torch.tensor([1.0, 4.0, 9.0, 16.0, 25.0, 36.0]), seconds=torch.arange(6.0) + 1
+)
+
+
+def at(t: int, cohort: int = 2, deadline: float | None = None) -> Round:
+    return Round(t, Key.root(t), cohort, 0.0, deadline, NET)
+
+
+def pool(ids: list[int] | None = None) -> Pool:
+    assert SETTING.n is not None
+    return Pool(torch.tensor(ids if ids is not None else range(6)), SETTING.n, SETTING.seconds)
+
+
+def arrived(ids: list[int], loss: list[float], duration: list[float] | None = None) -> Updates:
+    assert SETTING.n is not None
+    k = len(ids)
+    one = torch.ones(k)
+    which = torch.tensor(ids)
+    return Updates(
+        ids=which,
+        round=torch.ones(k, dtype=torch.int64),
+        age=torch.zeros(k),
+        start=torch.zeros(k, 4),
+        delta=torch.zeros(k, 4),
+        trained=torch.ones(k, 1),
+        n=SETTING.n[which],
+        loss=torch.tensor(loss),
+        steps=one,
+        epochs=one,
+        lr=one,
+        duration=torch.tensor(duration) if duration else one,
+        extras={},
+    )
+
+
+def ended(ids: list[int]) -> Outcomes:
+    one = torch.ones(len(ids))
+    return Outcomes(torch.tensor(ids, dtype=torch.int64), torch.ones(len(ids), dtype=torch.int64), one, one, one, one)
+
+
+def share_of_choices(part: Part, s: object, rounds: int = 3000, start: int = 1) -> Tensor:
+    counts = torch.zeros(6)
+    for t in range(start, start + rounds):
+        chosen = part.select(s, at(t, 1), pool())  # type: ignore[misc]
+        counts[chosen] += 1
+    return counts / rounds
+
+
+def test_draw_fills_up_from_those_without_a_score() -> None:
+    chosen = draw(at(1, 3), torch.tensor([7, 8, 9, 10]), np.array([0.0, 2.0, 0.0, 0.0]))
+    assert len(set(chosen.tolist())) == 3
+    assert 8 in chosen.tolist()
+    assert len(draw(at(1, 9), torch.tensor([7, 8]), np.array([1.0, 2.0]))) == 2
+
+
+def test_loss_based_values_and_probabilities() -> None:
+    part = loss_based(beta=0.5)
+    s = part.init(SETTING)  # type: ignore[misc]
+    assert s["value"].tolist() == pytest.approx([i * math.log(2) for i in range(1, 7)])
+    s = part.observe(s, at(1), arrived([0, 5], [3.0, 0.5]))  # type: ignore[misc]
+    values = [3.0, 2 * math.log(2), 3 * math.log(2), 4 * math.log(2), 5 * math.log(2), 3.0]
+    assert s["value"].tolist() == pytest.approx(values)
+    weights = [math.exp(0.5 * v) for v in values]
+    expected = torch.tensor(weights) / sum(weights)
+    assert torch.allclose(share_of_choices(part, s), expected, atol=0.03)
+
+
+def test_loss_based_for_the_first_rounds_then_uniform_and_the_other_reading() -> None:
+    part = loss_based(beta=5.0, rounds=10, value="sqrt(n*loss)")
+    s = part.init(SETTING)  # type: ignore[misc]
+    s = part.observe(s, at(1), arrived([1], [9.0]))  # type: ignore[misc]
+    assert float(s["value"][1]) == pytest.approx(6.0)
+    assert torch.allclose(share_of_choices(part, s, start=11), torch.full((6,), 1 / 6), atol=0.03)
+    with pytest.raises(InputError, match="loss_based"):
+        loss_based(value="n")
+
+
+def test_power_of_choice_takes_the_largest_losses_of_its_candidates() -> None:
+    part = power_of_choice(candidates=6)
+    s = part.init(SETTING)  # type: ignore[misc]
+    s = part.observe(s, at(1), arrived([0, 1, 2, 3, 4, 5], [1.0, 6.0, 2.0, 5.0, 3.0, 4.0]))  # type: ignore[misc]
+    assert part.select(s, at(2), pool()).tolist() == [1, 3]  # type: ignore[misc]
+    fresh = part.init(SETTING)  # type: ignore[misc]
+    fresh = part.observe(fresh, at(1), arrived([0, 1, 2, 3, 4], [1.0, 6.0, 2.0, 5.0, 3.0]))  # type: ignore[misc]
+    assert part.select(fresh, at(2), pool()).tolist() == [5, 1]  # type: ignore[misc]
+
+
+def test_fedcs_takes_who_finishes_in_time_fastest_first() -> None:
+    part = fastest_in_time()
+    assert part.select(None, at(1, 4, deadline=3.0), pool()).tolist() == [0, 1, 2]  # type: ignore[misc]
+    assert part.select(None, at(1, 2, deadline=3.0), pool([2, 3, 5])).tolist() == [2]  # type: ignore[misc]
+    assert part.select(None, at(1, 2, deadline=0.5), pool()).tolist() == [0]  # type: ignore[misc]
+    assert fastest_in_time(seconds=2.5).select(None, at(1, 4), pool()).tolist() == [0, 1]  # type: ignore[misc]
+    with pytest.raises(InputError, match="profiled"):
+        part.select(None, at(1, 4), pool()._replace(seconds=None))  # type: ignore[misc]
+
+
+def test_tifl_stays_in_one_tier_and_prefers_tiers_with_a_large_loss() -> None:
+    part = tiers_of_speed(tiers=3, interval=5, credits=2)
+    s = part.init(SETTING)  # type: ignore[misc]
+    assert s["tier"].tolist() == [0, 0, 1, 1, 2, 2]
+    for t in range(1, 20):
+        chosen = part.select(s, at(t), pool()).tolist()  # type: ignore[misc]
+        assert len(chosen) == 2
+        assert chosen[0] // 2 == chosen[1] // 2
+    s = part.observe(s, at(1), arrived([0, 2, 4], [3.0, 1.0, 2.0]))  # type: ignore[misc]
+    s = part.conclude(s, at(5), ended([0, 1]))  # type: ignore[misc]
+    assert s["share"].tolist() == pytest.approx([3 / 6, 1 / 6, 2 / 6])
+    assert s["left"].tolist() == [1.0, 2.0, 2.0]
+    s = part.conclude(s, at(6), ended([0, 1]))  # type: ignore[misc]
+    assert all(part.select(s, at(t), pool()).tolist()[0] >= 2 for t in range(1, 20))  # type: ignore[misc]
+
+
+def test_oort_explores_then_exploits() -> None:
+    part = oort(exploration=0.5, decay=1.0, window=2)
+    s = part.init(SETTING)  # type: ignore[misc]
+    assert len(part.select(s, at(1), pool()).tolist()) == 2  # type: ignore[misc]
+    s = part.observe(s, at(1), arrived([0, 1, 2], [8.0, 1.0, 2.0], [1.0, 1.0, 9.0]))  # type: ignore[misc]
+    chosen = part.select(s, at(2), pool()).tolist()  # type: ignore[misc]
+    assert chosen[0] in (3, 4, 5)
+    assert chosen[1] in (0, 1, 2)
+
+
+def test_oorts_scores_by_hand() -> None:
+    """n * loss = 8, 4, 18, clipped at the largest: (0.2857, 0, 1) + sqrt(0.1 ln 2 / 1); the third took 9 > T = 1 s."""
+    part = oort()
+    s = part.init(SETTING)  # type: ignore[misc]
+    s = part.observe(s, at(1), arrived([0, 1, 2], [8.0, 1.0, 2.0], [1.0, 1.0, 9.0]))  # type: ignore[misc]
+    bonus = math.sqrt(0.1 * math.log(2))
+    expected = [4 / 14 + bonus, bonus, (1 + bonus) * (1 / 9) ** 2]
+    assert oort_scores(s, 2, torch.tensor([0, 1, 2]), 2.0, 1.0).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_oorts_pacer_allows_slower_clients_when_utility_falls() -> None:
+    part = oort(window=2, percentile=0.3, pace=0.05)
+    s = part.init(SETTING)  # type: ignore[misc]
+    s = part.observe(s, at(1), arrived([5], [10.0]))  # type: ignore[misc]
+    s = part.conclude(s, at(2), ended([5]))  # type: ignore[misc]
+    assert float(s["pacer"][0]) == pytest.approx(0.3)
+    s = part.observe(s, at(3), arrived([0], [1.0]))  # type: ignore[misc]
+    s = part.conclude(s, at(4), ended([0]))  # type: ignore[misc]
+    assert float(s["pacer"][0]) == pytest.approx(0.35)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5])
+def test_best_cohorts_against_all_cohorts(k: int) -> None:
+    rng = np.random.default_rng(k)
+    for _ in range(20):
+        seconds, queue = rng.uniform(0.5, 2, 7), rng.uniform(0, 2, 7)
+        found = best_cohort(seconds, queue, k, 1.5)
+        assert len(set(found.tolist())) == k
+
+        def value(some: tuple[int, ...], seconds: object = seconds, queue: object = queue) -> float:
+            return float(1.5 * seconds[list(some)].max() - queue[list(some)].sum())  # type: ignore[index]
+
+        assert value(tuple(found)) == pytest.approx(min(value(some) for some in combinations(range(7), k)))
+
+
+def test_queues_guarantee_participation() -> None:
+    part = fair_queues(fraction=0.9, penalty=0.5)
+    s = part.init(SETTING)  # type: ignore[misc]
+    counts = np.zeros(6)
+    for t in range(1, 301):
+        chosen = part.select(s, at(t), pool()).tolist()  # type: ignore[misc]
+        counts[chosen] += 1
+        s = part.conclude(s, at(t), ended(chosen))  # type: ignore[misc]
+    assert counts.min() / 300 > 0.9 * 2 / 6 - 0.03
+    greedy = fair_queues(fraction=0.0)
+    free = greedy.init(SETTING)  # type: ignore[misc]
+    assert sorted(greedy.select(free, at(1), pool()).tolist()) == [0, 1]  # type: ignore[misc]
+
+
+def test_fairness_measures_by_hand() -> None:
+    assert jain_index([2, 2, 2]) == pytest.approx(1.0)
+    assert jain_index([3, 0, 0]) == pytest.approx(1 / 3)
+    assert jain_index([0, 0]) == 1.0
+    assert by_group([5, 1, 3, 7], [1.0, 4.0, 2.0, 3.0], 2) == [4.0, 4.0]
+    assert worst_share([0.9, 0.1, 0.5, 0.7], 0.5) == pytest.approx(0.3)
+    found = participation(np.array([1, 3]), np.array([0, 3]), np.array([5.0, 1.0]))
+    assert found["chosen_by_speed"] == [3.0, 1.0]
+    assert found["jain_merged"] == pytest.approx(0.5)
+    assert "chosen_by_speed" not in participation(np.array([1]), np.array([1]), np.array([2.0]))

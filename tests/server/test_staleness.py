@@ -1,0 +1,267 @@
+"""Stale updates: hand-computed numbers, and a slow oracle for whole rounds of asynchronous AMA."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from motley.client.trainer import Task, train
+from motley.core.errors import InputError
+from motley.core.keys import Key
+from motley.core.network import Network
+from motley.core.types import Round, Updates
+from motley.run.runner import run as run_recipe
+from motley.server import staleness
+from motley.server.aggregate import layerwise_mean
+from motley.server.step import mix_with_previous
+from tests.protocol.world import Chosen, fleet_of, run_of
+
+NET = Network(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
+
+
+def updates(age: list[float], start: list[list[float]], delta: list[list[float]], n: list[float]) -> Updates:
+    k = len(age)
+    one = torch.ones(k)
+    return Updates(
+        ids=torch.arange(k),
+        round=torch.zeros(k, dtype=torch.int64),
+        age=torch.tensor(age),
+        start=torch.tensor(start),
+        delta=torch.tensor(delta),
+        trained=torch.ones(k, 2),
+        n=torch.tensor(n),
+        loss=one,
+        steps=one,
+        epochs=one,
+        lr=one,
+        duration=one,
+        extras={},
+    )
+
+
+def at(t: int) -> Round:
+    return Round(t, Key.root(0), 10, 0.0, None, NET)
+
+
+def merged(part: object, t: int, params: Tensor, found: Updates) -> Tensor:
+    return part.merge(None, at(t), params, found, found.n)  # type: ignore[attr-defined, no-any-return]
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+# ------------------------------------------------------------------------------------- asynchronous AMA, eq. 6-11
+
+
+def test_shares_of_one_late_update_by_hand() -> None:
+    """A = 0.15; alpha_raw = 1 - sigmoid(1) = 0.26894; gamma_raw = 0.6 (1 - sigmoid(2)) = 0.07152."""
+    share = staleness.ama_shares(
+        0.15, 0.6, torch.tensor([0.0, 0.0, 2.0]), torch.tensor([1.0, 3.0, 5.0]), torch.ones(3, 1)
+    )
+    alpha_raw, gamma_raw = 1 - sigmoid(1), 0.6 * (1 - sigmoid(2))
+    gamma = gamma_raw / (alpha_raw + gamma_raw) * 0.15
+    assert share[:, 0].tolist() == pytest.approx([0.85 * 0.25, 0.85 * 0.75, gamma], rel=1e-6)
+    assert gamma == pytest.approx(0.031508, rel=1e-4)
+    alpha = 1 - float(share.sum())
+    assert alpha == pytest.approx(alpha_raw / (alpha_raw + gamma_raw) * 0.15, rel=1e-5)
+
+
+def test_shares_sum_to_one_with_alpha_and_beta_stays() -> None:
+    ages = torch.tensor([0.0, 1.0, 4.0, 0.0, 15.0])
+    for mixed in (0.1, 0.5, 0.95):
+        share = staleness.ama_shares(mixed, 0.6, ages, torch.rand(5) + 0.1, torch.ones(5, 2))
+        raw = [0.6 * (1 - sigmoid(a)) for a in (1, 4, 15)]
+        alpha = (1 - sigmoid(1)) / (1 - sigmoid(1) + sum(raw)) * mixed
+        assert float(share[:, 0].sum()) + alpha == pytest.approx(1.0, abs=1e-6)
+        assert float(share[ages == 0, 1].sum()) == pytest.approx(1 - mixed, abs=1e-6)
+        late = share[ages > 0, 0].tolist()
+        assert late == sorted(late, reverse=True)
+        assert alpha > late[0]
+
+
+def test_without_late_updates_it_is_equation_5() -> None:
+    params = torch.tensor([1.0, 2.0])
+    found = updates([0.0, 0.0], [[1.0, 2.0]] * 2, [[0.5, 1.0], [-0.25, 3.0]], [10.0, 30.0])
+    late = merged(staleness.mix_stale_models(alpha=0.1, slope=0.01), 5, params, found)
+    mean = layerwise_mean(NET, params, found, found.n)
+    plain, _ = mix_with_previous(alpha=0.1, slope=0.01).step(None, at(5), params, mean, found)  # type: ignore[misc]
+    assert torch.allclose(late, plain, atol=1e-7)
+
+
+def test_without_fresh_updates_betas_share_goes_to_alpha() -> None:
+    params = torch.tensor([1.0, 1.0])
+    found = updates([3.0], [[0.0, 0.0]], [[2.0, 4.0]], [7.0])
+    gamma_raw, alpha_raw = 0.6 * (1 - sigmoid(3)), 1 - sigmoid(1)
+    gamma = gamma_raw / (alpha_raw + gamma_raw) * 0.15
+    got = merged(staleness.mix_stale_models(alpha=0.1, slope=0.01), 5, params, found)
+    assert got.tolist() == pytest.approx([(1 - gamma) + gamma * 2, (1 - gamma) + gamma * 4], rel=1e-6)
+
+
+def test_the_late_model_counts_not_its_change() -> None:
+    params = torch.tensor([10.0, 10.0])
+    found = updates([2.0], [[0.0, 0.0]], [[0.0, 0.0]], [1.0])
+    assert float(merged(staleness.mix_stale_models(), 1, params, found)[0]) < 10.0
+
+
+def test_the_mixing_share_stops_at_its_maximum() -> None:
+    params = torch.tensor([0.0, 0.0])
+    found = updates([0.0], [[0.0, 0.0]], [[1.0, 1.0]], [1.0])
+    assert merged(staleness.mix_stale_models(maximum=0.9), 10_000, params, found).tolist() == pytest.approx([0.1, 0.1])
+
+
+def test_per_layer_shares_leave_untrained_layers_to_the_global_model() -> None:
+    params = torch.tensor([1.0, 1.0])
+    found = updates([0.0, 1.0], [[1.0, 1.0], [0.0, 0.0]], [[0.0, 2.0], [4.0, 4.0]], [1.0, 1.0])
+    found = replace(found, trained=torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+    got = merged(staleness.mix_stale_models(alpha=0.5, slope=0.0, whole=False), 1, params, found)
+    gamma = 0.5 * 0.6 * (1 - sigmoid(1)) / (1.6 * (1 - sigmoid(1)))
+    assert got.tolist() == pytest.approx([1 + gamma * 3, 1 + 0.5 * 2 + gamma * 3], rel=1e-6)
+
+
+# ------------------------------------------------------------------------------------- FedAsync and FedBuff
+
+
+def test_staleness_functions() -> None:
+    age = torch.tensor([0.0, 3.0, 8.0])
+    assert staleness.discount("constant", 0.5, 4)(age).tolist() == [1.0, 1.0, 1.0]
+    assert staleness.discount("polynomial", 0.5, 4)(age).tolist() == pytest.approx([1.0, 0.5, 1 / 3])
+    assert staleness.discount("hinge", 0.5, 4)(age).tolist() == pytest.approx([1.0, 1.0, 1 / 3])
+    with pytest.raises(InputError, match="constant, polynomial, hinge"):
+        staleness.discount("linear", 1, 1)
+
+
+def test_fedasync_mixes_models_one_after_the_other() -> None:
+    params = torch.tensor([0.0, 0.0])
+    found = updates([0.0, 3.0], [[0.0, 0.0], [1.0, 1.0]], [[1.0, 2.0], [1.0, 1.0]], [1.0, 1.0])
+    got = merged(staleness.mix_by_staleness(alpha=0.6), 1, params, found)
+    first = 0.6 * 1.0
+    assert float(got[0]) == pytest.approx(0.7 * first + 0.3 * 2.0)
+
+
+def test_fedbuff_adds_discounted_changes() -> None:
+    params = torch.tensor([5.0, 5.0])
+    found = updates([0.0, 3.0], [[0.0, 0.0], [9.0, 9.0]], [[1.0, 2.0], [1.0, 1.0]], [1.0, 99.0])
+    got = merged(staleness.add_stale_changes(lr=2.0), 1, params, found)
+    assert got.tolist() == pytest.approx([5 + (1.0 + 0.5), 5 + (2.0 + 0.5)])
+
+
+WORLD = {"fleet": "uniform_spread", "clients": 8, "cohort": 4, "rounds": 6, "model": "mlp(hidden=[8])"}
+
+
+def test_fedbuff_with_a_buffer_of_one_equals_fedasync_on_changes() -> None:
+    one = run_recipe("digits", **WORLD, method="fedbuff(buffer=1, lr=0.6)")
+    other = run_recipe("digits", **WORLD, method="fedasync(alpha=0.6, on='changes')")
+    assert sum(len(record.staleness) for record in one.records) > 0
+    assert torch.equal(one.params, other.params)
+
+
+def test_fedbuff_with_a_buffer_of_one_equals_fedasync_where_nothing_is_stale() -> None:
+    one = run_recipe("digits", **WORLD, method="fedbuff(buffer=1, lr=0.6, concurrency=1)")
+    other = run_recipe("digits", **WORLD, method="fedasync(alpha=0.6, concurrency=1)")
+    assert torch.equal(one.params, other.params)
+    stale = run_recipe("digits", **WORLD, method="fedasync(alpha=0.6)")
+    assert not torch.equal(stale.params, run_recipe("digits", **WORLD, method="fedbuff(buffer=1, lr=0.6)").params)
+
+
+def test_weighing_by_age_in_late_rounds() -> None:
+    late = {**WORLD, "fleet": "delay(probability=0.5, maximum_rounds=2)", "protocol": "late"}
+    plain = run_recipe("digits", **late, method="fedavg")
+    same = run_recipe("digits", **late, method="fedavg+staleness_weight(kind='constant')")
+    less = run_recipe("digits", **late, method="fedavg+staleness_weight(a=2.0)")
+    assert torch.equal(plain.params, same.params)
+    assert not torch.equal(plain.params, less.params)
+
+
+# ------------------------------------------------------------------------------------- whole rounds, slowly
+
+
+def test_rounds_of_asynchronous_ama_against_a_slow_oracle() -> None:
+    fates = Chosen((1.0, 2.0, 1.5), lost=frozenset({(1, 1)}), held=((2, 1, 1), (2, 2, 1), (0, 2, 2)))
+    run = run_of(fleet_of(fates), "late", staleness.mix_stale_models(alpha=0.2, slope=0.05), rounds=4)
+    w = run.fed.weights.value.clone()
+    run.go()
+
+    e = run.experiment
+    sizes = e.data.sizes
+
+    def local(client: int, t: int, start: Tensor) -> Tensor:
+        ticket_facts = run.fed.charges.facts(_ticket(run, client, t))
+        task = Task(start, ticket_facts.tensors(), e.key.fold("client", t, client).tensor(), {}, {}, {})
+        return start + train(e.training, task, e.data.client(client)).payload
+
+    waiting: list[tuple[int, int, int, Tensor]] = []  # arrives in round, trained in round, client, model
+    for t in range(1, 5):
+        fresh: list[tuple[int, Tensor]] = []
+        held = {(2, 1): 1, (2, 2): 1, (0, 2): 2}
+        for client in range(3):
+            if (client, t) == (1, 1):
+                continue
+            model = local(client, t, w)
+            if (client, t) in held:
+                waiting.append((t + held[(client, t)], t, client, model))
+            else:
+                fresh.append((client, model))
+        late = [(t - n, model) for due, n, _, model in waiting if due == t]
+        mixed = 0.2 + 0.05 * t
+        alpha_raw = 1 - sigmoid(1)
+        raw = [0.6 * (1 - sigmoid(age)) for age, _ in late]
+        scale = mixed / (alpha_raw + sum(raw))
+        new = alpha_raw * scale * w
+        for gamma, (_, model) in zip(raw, late, strict=True):
+            new = new + gamma * scale * model
+        total = sum(float(sizes[client]) for client, _ in fresh)
+        for client, model in fresh:
+            new = new + (1 - mixed) * float(sizes[client]) / total * model
+        w = new
+    assert torch.allclose(run.fed.weights.value, w, atol=1e-6)
+
+
+def _ticket(run: object, client: int, t: int) -> object:
+    from motley.fleet.fleet import Fate
+    from motley.protocol.federation import Weights
+    from motley.run.charges import Ticket
+
+    fed = run.fed  # type: ignore[attr-defined]
+    epochs = fed.schedule.epochs
+    return Ticket(
+        client, t, Weights(fed.weights.value), {}, {}, epochs, epochs, epochs, epochs, fed.schedule.lr, 0.0, Fate()
+    )
+
+
+# ------------------------------------------------------------------------------------- SAFA and FedAT
+
+
+def test_safa_averages_the_last_model_of_everybody() -> None:
+    part = staleness.cached_models()
+    from motley.core.types import Outcomes, Setting
+
+    params = torch.tensor([1.0, 1.0])
+    s = part.init(Setting(NET, params, 3, n=torch.tensor([1.0, 1.0, 2.0])))  # type: ignore[misc]
+    found = updates([0.0], [[1.0, 1.0]], [[4.0, 0.0]], [1.0])
+    s = part.observe(s, at(1), found)  # type: ignore[misc]
+    assert part.merge(s, at(1), params, found, found.n).tolist() == pytest.approx([0.25 * 5 + 0.75, 1.0])  # type: ignore[misc]
+    gone = Outcomes(torch.tensor([0]), torch.tensor([1]), *(torch.zeros(1) for _ in range(4)))
+    s = part.conclude(s, at(1), gone)  # type: ignore[misc]
+    now = torch.tensor([2.0, 2.0])
+    assert part.merge(s, at(2), now, found, found.n).tolist() == pytest.approx([0.25 * 2 + 0.75, 0.25 * 2 + 0.75])  # type: ignore[misc]
+
+
+def test_fedat_weighs_slow_tiers_by_the_mergings_of_fast_ones() -> None:
+    part = staleness.tier_models(tiers=2)
+    from motley.core.types import Setting
+
+    params = torch.tensor([0.0, 0.0])
+    s = part.init(Setting(NET, params, 2, seconds=torch.tensor([5.0, 1.0])))  # type: ignore[misc]
+    assert s["tier_of"].tolist() == [1, 0]
+    fast = replace(updates([0.0], [[0.0, 0.0]], [[1.0, 1.0]], [1.0]), ids=torch.tensor([1]))
+    slow = replace(updates([2.0], [[0.0, 0.0]], [[4.0, 4.0]], [1.0]), ids=torch.tensor([0]))
+    new, s = part.step(s, at(1), params, params + 1.0, fast)  # type: ignore[misc]
+    assert new.tolist() == [0.0, 0.0]  # all weight is on the slow tier, which has not been heard of
+    new, s = part.step(s, at(2), new, new + 1.0, fast)  # type: ignore[misc]
+    new, s = part.step(s, at(3), new, new + 4.0, slow)  # type: ignore[misc]
+    assert new.tolist() == pytest.approx([1 / 3 * 1 + 2 / 3 * 4] * 2)
