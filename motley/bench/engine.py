@@ -27,7 +27,6 @@ from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
 from motley.core.types import Updates, stack_rows
 from motley.run.executors.base import EXECUTORS, Executor, Job
-from motley.run.executors.batched import Batched
 from motley.server.aggregate import layerwise_mean
 
 Row = dict[str, Any]
@@ -203,7 +202,7 @@ def measure(case: str, device: str, exactness: str, rounds: int, executors: Sequ
 
 
 def _counts(one: Any) -> bool:
-    return isinstance(one, Ours) and isinstance(one.executor, Batched)
+    return isinstance(one, Ours) and hasattr(one.executor, "waste")
 
 
 def _short(value: float) -> float:
