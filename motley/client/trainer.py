@@ -130,14 +130,6 @@ def objective(
     return loss, data_term
 
 
-def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
-    if training.precision != "bf16":
-        return training.net.forward(tensors, x)
-    low = x.to(torch.bfloat16) if x.is_floating_point() else x
-    out = training.net.forward([tensor.to(torch.bfloat16) for tensor in tensors], low)
-    return Output(out.features.float(), out.logits.float())
-
-
 def _data_term(logits: Tensor, batch: Batch) -> Tensor:
     """The cross-entropy in few operations under `vmap`, where `cross_entropy` becomes two dozen."""
     if not is_vmapped(logits):
@@ -146,6 +138,14 @@ def _data_term(logits: Tensor, batch: Batch) -> Tensor:
         return batch.mean(cross_entropy(logits, batch.y, reduction="none"))
     chosen = batch.y.unsqueeze(-1) == torch.arange(logits.shape[-1], device=logits.device)
     return -batch.mean(torch.where(chosen, log_softmax(logits, -1), 0.0).sum(-1))
+
+
+def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
+    if training.precision != "bf16":
+        return training.net.forward(tensors, x)
+    low = x.to(torch.bfloat16) if x.is_floating_point() else x
+    out = training.net.forward([tensor.to(torch.bfloat16) for tensor in tensors], low)
+    return Output(out.features.float(), out.logits.float())
 
 
 def reads_params(method: Method) -> bool:

@@ -8,6 +8,7 @@ layer they train.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +26,8 @@ from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
 from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
 from motley.run.executors import fused
-from motley.run.executors.base import EXECUTORS, Job
+from motley.run.executors.base import Job
+from motley.run.executors.loop import one_thread
 from motley.run.executors.tables import Batches, Table, ladder
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 
@@ -107,11 +109,11 @@ class Batched:
         self, training: Training, data: FederatedData, device: str = "auto", widest: int = 4096, compiled: bool = False
     ) -> None:
         self.training = training
-        self.device = torch.device(_pick(device))
+        self.device = torch.device(pick(device))
         self.cuda = self.device.type == "cuda"
         self.in_place = True  # parameters and optimizer state are updated where they lie
         self.any_width = not self.cuda  # one trace for all widths
-        self.data = _moved(data, self.device)
+        self.data = moved(data, self.device)
         self.sizes = data.sizes
         self.index = torch.from_numpy(data.partition.index).to(self.device)
         self.offsets = torch.from_numpy(data.partition.offsets[:-1].copy())
@@ -127,6 +129,10 @@ class Batched:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        with nullcontext() if self.cuda else one_thread():
+            return self._run(jobs)
+
+    def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
         for places in self._group(jobs):
             begin = 0
@@ -621,7 +627,7 @@ def _window_mean(losses: Tensor, window: Tensor, end: Tensor) -> Tensor:
     return torch.where(inside, losses, 0.0).sum(0) / inside.sum(0).clamp_min(1)
 
 
-def _pick(device: str) -> str:
+def pick(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -629,17 +635,15 @@ def _pick(device: str) -> str:
     return device
 
 
-def _moved(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with its training samples, and what changes them, on a device; scaled beforehand if not too large."""
+def moved(data: FederatedData, device: torch.device) -> FederatedData:
+    """The data with its training samples, and what changes them, on a device.
+
+    Samples are scaled beforehand, where they are not too large.
+    """
     dataset = data.dataset
-    x, scaling = dataset.x.to(device), tensors_to(dataset.scaling, device)
-    if scaling is not None and x.dtype == torch.uint8 and 4 * x.numel() <= SCALED_BYTES[device.type]:
-        x, scaling = scaling(x), None
-    moved = replace(dataset, x=x, y=dataset.y.to(device), scaling=scaling)
-    return replace(data, dataset=moved, transforms=tuple(tensors_to(one, device) for one in data.transforms))
-
-
-@EXECUTORS.add("batched", hidden=("training", "data", "workers", "device"))
-def make_batched(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Batched:
-    """Many clients as one computation; on a GPU replayed as CUDA graphs."""
-    return Batched(training, data, device)
+    placed = replace(
+        dataset, x=dataset.x.to(device), y=dataset.y.to(device), scaling=tensors_to(dataset.scaling, device)
+    )
+    if dataset.scaling is not None and 4 * dataset.x.numel() <= SCALED_BYTES[device.type]:
+        placed = replace(placed, x=placed.inputs(placed.x), scaling=None)
+    return replace(data, dataset=placed, transforms=tuple(tensors_to(one, device) for one in data.transforms))

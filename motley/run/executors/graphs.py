@@ -90,19 +90,16 @@ _FUNCTIONS = frozenset(
 )  # fmt: skip
 _METHODS = {"view": "view", "_unsafe_view": "view", "expand": "expand", "transpose": "transpose", "permute": "permute"}
 _METHODS |= {name: name for name in ("unsqueeze", "addcmul_", "add_", "sub_", "mul_", "copy_")}
-_CONSTANTS = frozenset((aten.arange.default, aten.arange.start, aten.scalar_tensor.default))
 
 
 def quicken(module: GraphModule) -> None:
-    """Calls operations by their shortest way, and makes constants once; a small step is mostly the cost of calls."""
+    """Calls operations by their shortest way; a small step is mostly the cost of calls."""
     graph = module.graph
-    for number, node in enumerate(list(graph.nodes)):
+    for node in list(graph.nodes):
         if node.op != "call_function" or not hasattr(node.target, "_schema"):
             continue
         name = node.target._schema.name.removeprefix("aten::")
-        if node.target in _CONSTANTS and not node.all_input_nodes and not any(map(_writes, node.users)):
-            _hold(module, node, f"_constant{number}")
-        elif name in _METHODS:
+        if name in _METHODS:
             node.op, node.target = "call_method", _METHODS[name]
         elif name in _FUNCTIONS:
             node.target = getattr(torch, name)
@@ -115,20 +112,3 @@ def quicken(module: GraphModule) -> None:
         del module._buffers[name]
         module.__dict__[name] = value  # an attribute of its own is found at once, a buffer only after a search
     module.recompile()
-
-
-def _hold(module: GraphModule, node: Node, name: str) -> None:
-    """Replaces a node by the constant it always gives."""
-    assert callable(node.target)
-    module.register_buffer(name, node.target(*node.args, **node.kwargs), persistent=False)
-    with module.graph.inserting_before(node):
-        constant = module.graph.get_attr(name)
-    constant.meta["val"] = node.meta.get("val")
-    node.replace_all_uses_with(constant)
-    module.graph.erase_node(node)
-
-
-def _writes(node: Node) -> bool:
-    """Whether an operation writes into one of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)

@@ -83,8 +83,7 @@ class Traced:
         wide = None if axes is None else _wide(axes, spec)
         with torch.no_grad():
             self._graph = make_fx(flat)(*leaves) if wide is None else _traced_wide(flat, leaves, wide)
-        if wide is None:
-            _fold_constants(self._graph)
+        _fold_constants(self._graph)
         simplify(self._graph)
         if not compiled:
             quicken(self._graph)
@@ -95,6 +94,22 @@ class Traced:
         leaves, _ = tree_flatten(args)
         with torch.no_grad():
             return tree_unflatten(self.flat(*leaves), self._out_spec)
+
+
+def _traced_wide(flat: Callable[..., list[Tensor]], leaves: list[Any], wide: list[bool]) -> GraphModule:
+    """Traces without computing, at a width that no other size can be mistaken for."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def stand_in(leaf: Any, w: bool) -> Any:
+        if not _is(leaf):
+            return leaf
+        with mode:
+            shape = (PRIME, *leaf.shape[1:]) if w else tuple(leaf.shape)
+            return torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
+
+    made = make_fx(flat, _allow_non_fake_inputs=True)(*(stand_in(x, w) for x, w in zip(leaves, wide, strict=True)))
+    widen(made, wide.index(True))
+    return made
 
 
 FOLDED_BYTES = 1 << 26
@@ -128,22 +143,6 @@ def _foldable(node: Node, known: dict[Node, Any]) -> bool:
     changes = op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
     written = any(isinstance(user.target, OpOverload) and user.target._schema.is_mutable for user in node.users)
     return not changes and not written and all(inner in known for inner in node.all_input_nodes)
-
-
-def _traced_wide(flat: Callable[..., list[Tensor]], leaves: list[Any], wide: list[bool]) -> GraphModule:
-    """Traces without computing, at a width that no other size can be mistaken for."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-
-    def stand_in(leaf: Any, w: bool) -> Any:
-        if not _is(leaf):
-            return leaf
-        with mode:
-            shape = (PRIME, *leaf.shape[1:]) if w else tuple(leaf.shape)
-            return torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
-
-    made = make_fx(flat, _allow_non_fake_inputs=True)(*(stand_in(x, w) for x, w in zip(leaves, wide, strict=True)))
-    widen(made, wide.index(True))
-    return made
 
 
 class Captured:
