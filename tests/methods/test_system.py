@@ -41,7 +41,7 @@ def test_combinations() -> None:
     assert make_method("freezefl(selection=false)+oort").has("select")
     with pytest.raises(ConflictError, match="who trains"):
         make_method("freezefl+oort")
-    with pytest.raises(ConflictError, match="asynchronous protocol"):
+    with pytest.raises(ConflictError, match="updates into one model"):
         make_method("fedasync+safa")
     with pytest.raises(ConflictError, match="previous global model"):
         make_method("ama_async+ama")
