@@ -104,9 +104,9 @@ def make_data(case: Case, key: Key) -> FederatedData:
     return FederatedData(dataset, Partition(np.arange(total), np.concatenate([[0], np.cumsum(sizes)])))
 
 
-def make_training(case: Case, data: FederatedData, key: Key) -> Training:
+def make_training(case: Case, data: FederatedData, key: Key, precision: str = "float32") -> Training:
     net = build(case.model, data.dataset.input_shape, case.classes, data.dataset.vocabulary, key)
-    return Training(net, make_method(case.method), make_optimizer(case.optimizer), case.batch_size)
+    return Training(net, make_method(case.method), make_optimizer(case.optimizer), case.batch_size, precision)
 
 
 def make_jobs(

@@ -107,9 +107,17 @@ class Layout:
     def _layer_of(self) -> Tensor:
         return torch.repeat_interleave(torch.arange(self.n_layers), self.layer_sizes)
 
+    @cached_property
+    def _moved(self) -> dict[str, Tensor]:
+        return {}
+
     def layer_of(self, device: torch.device | str | None = None) -> Tensor:
         """The layer index of every parameter: [P]."""
-        return self._layer_of.to(device) if device is not None else self._layer_of
+        if device is None or str(device) == "cpu":
+            return self._layer_of
+        if str(device) not in self._moved:
+            self._moved[str(device)] = self._layer_of.to(device)
+        return self._moved[str(device)]
 
     def tensors(self, flat: Tensor) -> list[Tensor]:
         """Views of one flat vector [P] in slot order (one `split`, so its gradient is one `cat`)."""

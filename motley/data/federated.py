@@ -14,6 +14,7 @@ from torch import Tensor
 
 from motley.core.errors import PartitionError
 from motley.core.types import Data
+from motley.core.vmapped import is_vmapped
 from motley.data.dataset import Dataset
 
 
@@ -104,8 +105,12 @@ class FederatedData:
 
     def gather(self, rows: Tensor, clients: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the given training samples as the given clients see them; all on the data's device."""
-        x = self.dataset.inputs(self.dataset.x[rows])
-        y = self.dataset.y[rows]
+        x, y = self.dataset.x, self.dataset.y
+        if rows.dim() == 1 and rows.device.type == "cpu" and not is_vmapped(rows):
+            x, y = x.index_select(0, rows), y.index_select(0, rows)  # on a CPU several times faster than indexing
+        else:
+            x, y = x[rows], y[rows]
+        x = self.dataset.inputs(x)
         for transform in self.transforms:
             given = (x, y, clients, rows) if getattr(transform, "by_row", False) else (x, y, clients)
             x, y = transform(*given)

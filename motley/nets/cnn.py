@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from motley.core.errors import DataError
-from motley.nets.conv import Conv2d, max_pool
+from motley.nets.conv import Conv2d
 from motley.nets.registry import Split, image, model, widths
 
 
@@ -57,12 +57,9 @@ class ConvNet(Split):
 
     def features(self, x: Tensor) -> Tensor:
         for i, pool in enumerate(self.pools, 1):
-            x = self.get_submodule(f"conv{i}")(x)
-            if pool:
-                x = max_pool(
-                    x
-                )  # before the activation, which keeps the order of values: the same, on a quarter of them
-            x = F.leaky_relu(x, self.slope)
+            layer = self.get_submodule(f"conv{i}")
+            # Pooling before the activation, which keeps the order of values, is the same on a quarter of them.
+            x = F.leaky_relu(layer.pooled(x) if pool else layer(x), self.slope)  # type: ignore[operator]
         h = x.flatten(1)
         for i in range(1, self.n_hidden + 1):
             h = F.leaky_relu(self.get_submodule(f"fc{i}")(h), self.slope)

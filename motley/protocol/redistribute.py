@@ -7,6 +7,7 @@ number of rounds costs the same communication and the same time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -77,6 +78,7 @@ class Walker:
                 steps=before.steps + arrival.steps,
                 epochs=before.epochs + arrival.epochs,
                 duration=before.duration + arrival.duration,
+                width=None if arrival.width is None or before.width is None else max(arrival.width, before.width),
             )
         return Walker(arrival.model, path, self.hops + 1)
 
@@ -84,7 +86,8 @@ class Walker:
         if self.path is None:
             return {"model": self.model.value.clone()}
         p = self.path
-        numbers = [p.client, p.round, p.n, p.loss, p.steps, p.epochs, p.lr, p.duration, self.hops]
+        width = math.nan if p.width is None else p.width
+        numbers = [p.client, p.round, p.n, p.loss, p.steps, p.epochs, p.lr, p.duration, width, self.hops]
         return {
             "model": self.model.value,
             "delta": p.delta,
@@ -97,10 +100,10 @@ class Walker:
     def from_tree(cls, tree: Tree, origin: Weights) -> Walker:
         if "numbers" not in tree:
             return cls(origin)
-        client, number, n, loss, steps, epochs, lr, duration, hops = tree["numbers"].tolist()
+        client, number, n, loss, steps, epochs, lr, duration, width, hops = tree["numbers"].tolist()
         path = Arrival(
             int(client), int(number), origin, tree["delta"], tree["trained"], tree.get("extras", {}), {},
-            n, loss, int(steps), epochs, lr, duration,
+            n, loss, int(steps), epochs, lr, duration, None if math.isnan(width) else width,
         )  # fmt: skip
         return cls(Weights(tree["model"]), path, int(hops))
 

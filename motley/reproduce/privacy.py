@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from motley.core.errors import InputError
 from motley.reproduce.inversion import Attack, invert, write
 from motley.run.experiment import prepare
 from motley.run.recipe import load
+from motley.run.records import environment
 from motley.run.runner import Run
 
 app = typer.Typer(help="What could be learned from the things clients send.", no_args_is_help=True)
@@ -60,6 +62,7 @@ def prototypes(
         )
     params = Run(experiment, None).go().params
     found = invert(experiment, params, Attack(epochs=epochs, prototypes=attacked))
+    found.report["environment"] = {**environment(), "command": " ".join(["motley", *sys.argv[1:]])}
     files = write(found, out)
     if as_json:
         print(json.dumps(found.report))

@@ -11,6 +11,7 @@ from motley.reproduce.store import Finished
 from motley.reproduce.table import Row, Table
 from motley.run.files import write_json, write_text
 
+GAP = 3.0  # points of difference from the paper that are named
 HOLDS = {True: "yes", False: "no", None: "cannot tell"}
 
 
@@ -31,8 +32,8 @@ def markdown(table: Table) -> str:
     for metric in made.metrics:
         lines += [f"## {metric}", "", "| | paper | here | 95 % interval | difference | seeds |"]
         lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
-        lines += [_line(row) for row in table.rows if row.metric == metric]
-        lines += [""]
+        here = [row for row in table.rows if row.metric == metric]
+        lines += [*(_line(row) for row in here), "", *_gaps(here)]
     if table.claims:
         lines += ["## Claims", "", "| claim | holds here | why |", "| --- | --- | --- |"]
         lines += [f"| {claim.text} | {HOLDS[claim.holds]} | {claim.why} |" for claim in table.claims] + [""]
@@ -45,6 +46,16 @@ def _line(row: Row) -> str:
     paper, here = ("" if value is None else f"{value:.2f}" for value in cells)
     difference = "" if row.difference is None else f"{row.difference:+.2f}"
     return f"| {row.row} | {paper} | {here} | {between} | {difference} | {row.seeds} |"
+
+
+def _gaps(rows: list[Row]) -> list[str]:
+    """Which places are further from the paper than three points."""
+    compared = [row for row in rows if row.difference is not None]
+    far = [f"{row.row} ({row.difference:+.1f})" for row in compared if abs(row.difference or 0.0) > GAP]
+    if not compared:
+        return []
+    told = "; ".join(far) if far else "none"
+    return [f"More than {GAP:g} points from the paper, {len(far)} of {len(compared)}: {told}.", ""]
 
 
 def _made_with(table: Table) -> list[str]:

@@ -159,7 +159,8 @@ def test_padding_changes_nothing_under_vmap_of_grad() -> None:
     net, params, data, down = setting([0.0, 1.0, 1.0, 0.0])
     method = make_method("rebafl(eps=0.0)+moon+fedavg")
 
-    def slope(flat: Tensor, samples: Data, batch: Batch) -> Tensor:
+    def slope(flat: Tensor, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        samples, batch = Data(x, y, mask), Batch(x, y, mask)
         c = begun(method, net, params, samples, down).keep("model_contrastive", params * 0.9)
 
         def loss(w: Tensor) -> Tensor:
@@ -175,15 +176,10 @@ def test_padding_changes_nothing_under_vmap_of_grad() -> None:
 
         return grad(loss)(flat)
 
-    alone = slope(params * 1.1, data, Batch(data.x, data.y))
+    alone = slope(params * 1.1, data.x, data.y)
     pad_x, pad_y = torch.cat([data.x, torch.full((3, 6), 7.0)]), torch.cat([data.y, torch.tensor([3, 3, 0])])
     mask = torch.tensor([1.0] * 4 + [0.0] * 3)
-    padded = Data(pad_x, pad_y, mask)
-    stacked = vmap(slope)(
-        torch.stack([params * 1.1] * 2),
-        Data(*(torch.stack([t] * 2) for t in padded)),
-        Batch(*(torch.stack([t] * 2) for t in padded)),
-    )
+    stacked = vmap(slope)(*(torch.stack([t] * 2) for t in (params * 1.1, pad_x, pad_y, mask)))
     assert torch.allclose(stacked[0], alone, atol=1e-6)
     assert torch.allclose(stacked[1], alone, atol=1e-6)
 

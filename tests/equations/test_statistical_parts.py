@@ -178,3 +178,13 @@ def test_combinations_that_no_paper_tried(method: str) -> None:
 def test_combinations_without_meaning_are_refused(method: str) -> None:
     with pytest.raises(ConflictError, match="cannot be combined"):
         make_method(method)
+
+
+@pytest.mark.parametrize("method", ["rebafl(eps=0)+moon", "ama_fes+fedlc", "fedbabu+fedrs+label_smoothing+fednova"])
+def test_clients_trained_together_equal_clients_one_by_one(method: str) -> None:
+    """Padding of unequal clients, masks and client state under vmap."""
+    alone, together = (
+        Run(small_experiment(method, limited=(1,), executor=executor), None).go().params
+        for executor in ("loop", "batched")
+    )
+    assert torch.allclose(alone, together, atol=1e-6)

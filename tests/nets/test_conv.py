@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from motley.core.errors import InputError
-from motley.nets.conv import Conv2d, _batched, conv_formulation, max_pool
+from motley.core.vmapped import is_vmapped
+from motley.nets.conv import Conv2d, conv_formulation, max_pool
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -74,7 +75,7 @@ def test_batched_is_seen_through_transforms() -> None:
     seen: list[bool] = []
 
     def f(p: Tensor) -> Tensor:
-        seen.append(_batched(p))
+        seen.append(is_vmapped(p))
         return p.sum()
 
     grad(f)(torch.ones(3))

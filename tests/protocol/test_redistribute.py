@@ -191,7 +191,7 @@ def test_shown_between_averages() -> None:
     assert cut.accuracy == scores[0][4]
 
 
-@pytest.mark.parametrize("method", ["radfed(S=4)", "radfeda(S=4)", "radfedi(S=4)+scaffold"])
+@pytest.mark.parametrize("method", ["radfed(S=4)", "radfeda(S=4)", "radfedi(S=4)+scaffold", "radfed(S=4)+heterofl"])
 def test_resume_in_the_middle_of_a_walk(method: str, tmp_path: Path) -> None:
     whole = run(recipe(method=method, rounds=7))
     start(recipe(method=method, rounds=3), tmp_path / "cut")
@@ -213,7 +213,20 @@ def test_resume_after_a_loss(tmp_path: Path) -> None:
     assert same(whole, made.go())
 
 
-@pytest.mark.parametrize("method", ["radfed(S=2)+scaffold", "radfed(S=2)+feddyn", "radfedp+radfedm+radfedi(S=2)"])
+COMBINED = [
+    "radfed(S=2)+scaffold",
+    "radfed(S=2)+feddyn",
+    "radfedp+radfedm+radfedi(S=2)",
+    "radfed(S=2)+relaxed_balanced_softmax(eps=0.1)",
+    "radfed(S=2)+rebafl",
+    "radfed(S=2)+fedbabu",
+    "radfed(S=2)+ama",
+    "radfed(S=2)+fedsae_ira",
+    "radfed(S=2)+freezefl",
+]
+
+
+@pytest.mark.parametrize("method", COMBINED)
 def test_combines(method: str) -> None:
     result = run(recipe(method=method, rounds=4))
     assert result.summary["rounds"] == 4

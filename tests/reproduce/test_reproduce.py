@@ -93,14 +93,14 @@ def test_every_recipe_that_ships_is_valid(name: str, quick: bool) -> None:
     made = spec.read(name)
     assert made.cells(quick)
     for cell in made.cells(quick):
-        recipe = made.recipe_of(cell, 3, quick)
+        recipe = made.recipe_of(cell, spec.Draw(3), quick)
         make_method(recipe.method, recipe.params)
         for call in parse(recipe.fleet):
             assert set(call.arguments) <= set(FLEETS[call.name].parameters)
         (call,) = parse(recipe.partition)
         assert set(call.arguments) <= set(PARTITIONS[call.name].parameters)
         assert recipe.seed == 3
-    keys = [key_of(made.recipe_of(cell, seed, quick)) for cell in made.cells(quick) for seed in (0, 1)]
+    keys = [key_of(made.recipe_of(cell, spec.Draw(seed), quick)) for cell in made.cells(quick) for seed in (0, 1)]
     assert len(set(keys)) == len(keys)
 
 
@@ -113,8 +113,8 @@ def test_papers_numbers_are_those_of_table_1() -> None:
 
 def test_tables_share_their_runs() -> None:
     """Table 2's baseline is Table 1's FedAvg on CIFAR-10 with 20 clients."""
-    one = spec.read("rebafl-table-1").recipe_of(spec.Cell("FedAvg", "CIFAR-10, m = 20"), 0)
-    two = spec.read("rebafl-table-2").recipe_of(spec.Cell("neither", "Pathological"), 0)
+    one = spec.read("rebafl-table-1").recipe_of(spec.Cell("FedAvg", "CIFAR-10, m = 20"), spec.Draw(0))
+    two = spec.read("rebafl-table-2").recipe_of(spec.Cell("neither", "Pathological"), spec.Draw(0))
     assert key_of(one) == key_of(two)
 
 
@@ -226,7 +226,7 @@ def test_no_run_starts_after_the_budget(tiny: str, tmp_path: Path) -> None:
 
 
 def test_a_paused_run_goes_on_to_the_same_result(tiny: str, tmp_path: Path) -> None:
-    recipe = load(spec.read(tiny).recipe_of(spec.Cell("B", "one"), 0), {"checkpoint_seconds": 0})
+    recipe = load(spec.read(tiny).recipe_of(spec.Cell("B", "one"), spec.Draw(0)), {"checkpoint_seconds": 0})
     whole = carry_out(Errand("tiny", "B, one", False, recipe, tmp_path / "whole"))
     told: list[str] = []
     plan = Plan(budget=60.0, grace=-60.0)
@@ -239,7 +239,8 @@ def test_a_paused_run_goes_on_to_the_same_result(tiny: str, tmp_path: Path) -> N
 
 def test_a_run_that_diverges_is_recorded_as_guessing(tiny: str, tmp_path: Path) -> None:
     recipe = load(
-        spec.read(tiny).recipe_of(spec.Cell("A", "one"), 0), {"method": "fedavgm(lr=1e12)", "model": "mlp", "rounds": 9}
+        spec.read(tiny).recipe_of(spec.Cell("A", "one"), spec.Draw(0)),
+        {"method": "fedavgm(lr=1e12)", "model": "mlp", "rounds": 9},
     )
     run = carry_out(Errand("tiny", "A, one", False, recipe, tmp_path / "run"))
     assert run.summary["accuracy"] == pytest.approx(0.1)
@@ -249,7 +250,7 @@ def test_a_run_that_diverges_is_recorded_as_guessing(tiny: str, tmp_path: Path) 
 
 def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:
     made = spec.read(tiny)
-    good = made.recipe_of(spec.Cell("A", "one"), 0)
+    good = made.recipe_of(spec.Cell("A", "one"), spec.Draw(0))
     bad = load(good, {"method": "no_such_method"})
     told: list[str] = []
     work = [Errand("tiny", "x", False, r, tmp_path / str(i)) for i, r in enumerate((bad, good))]
@@ -261,7 +262,7 @@ def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:
 def test_a_reproductions_data_are_alike_for_all_methods(tiny: str) -> None:
     """All methods of one seed meet the same clients."""
     made = spec.read(tiny)
-    parts = [prepare(made.recipe_of(cell, 1)).data.partition.index for cell in made.cells()]
+    parts = [prepare(made.recipe_of(cell, spec.Draw(1))).data.partition.index for cell in made.cells()]
     assert all(torch.equal(torch.from_numpy(parts[0]), torch.from_numpy(part)) for part in parts)
 
 
@@ -300,3 +301,15 @@ def test_quick_says_so_and_show_only_reads(tiny: str, tmp_path: Path, monkeypatc
 def test_wrong_seeds_are_a_sentence(tiny: str) -> None:
     with pytest.raises(InputError, match="whole numbers"):
         CliRunner().invoke(app, ["reproduce", tiny, "--seeds", "a,b"], catch_exceptions=False)
+
+
+def test_the_page_names_what_is_far_from_the_paper(tiny: str, tmp_path: Path) -> None:
+    from motley.reproduce.show import markdown
+
+    made, results = spec.read(tiny), Results(tmp_path / "results")
+    for seed, value in ((0, 0.55), (1, 0.56)):
+        recipe = made.recipe_of(spec.Cell("A", "one"), spec.Draw(seed))
+        results.add(finished(value, seed, identity=key_of(recipe), recipe={"diagnostics": ["diversity"]}))
+    page = markdown(build(made, results))
+    assert "More than 3 points from the paper, 1 of 1: A, one (+5.5)." in page
+    assert "6 runs are missing here." in page

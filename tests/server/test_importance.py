@@ -9,7 +9,7 @@ import torch
 from motley.client.trainer import Task, begin
 from motley.core.errors import InputError
 from motley.core.keys import Key
-from motley.core.types import Batch, Data, Pool, Round, Updates
+from motley.core.types import Batch, Data, Facts, Pool, Round, Updates
 from motley.methods import make_method
 from motley.run.experiment import prepare
 from motley.run.recipe import load
@@ -44,15 +44,8 @@ def test_floor_and_zero_scores() -> None:
 
 def _client(method: str, batch_size: int = 4):  # type: ignore[no-untyped-def]
     e = prepare(load("digits", {"method": method, "batch_size": batch_size, "model": "mlp(hidden=[5])"}))
-    made = Run(e, None)
-    flight_facts = made.fed._facts  # the facts a task of round 1 would carry
-    from motley.fleet.fleet import Fate
-    from motley.protocol.federation import Weights
-    from motley.run.federation import Ticket
-
-    ticket = Ticket(0, 1, Weights(e.net.initial()), {}, {}, 1.0, 1.0, 1.0, 0.1, 0.0, Fate())
-    task = Task(e.net.initial(), flight_facts(ticket).tensors(), e.key.tensor(), {}, None, {})
-    made.executor.close()
+    facts = Facts(**{name: torch.ones(()) for name in Facts._fields})
+    task = Task(e.net.initial(), facts, e.key.tensor(), {}, None, {})
     return e, task, begin(e.training, task, e.data.client(0))
 
 

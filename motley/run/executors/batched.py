@@ -7,8 +7,8 @@ layer they train.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -25,9 +25,13 @@ from motley.core.errors import InputError
 from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
 from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
-from motley.run.executors.base import EXECUTORS, Job
-from motley.run.executors.tables import Table, ladder, table
-from motley.run.executors.trace import Cache, Captured, Traced, shape_key
+from motley.run.executors import fused
+from motley.run.executors.base import Job
+from motley.run.executors.loop import one_thread
+from motley.run.executors.tables import Batches, Table, ladder
+from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
+
+SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this size are kept as float32
 
 
 class Samples(Data):
@@ -105,10 +109,11 @@ class Batched:
         self, training: Training, data: FederatedData, device: str = "auto", widest: int = 4096, compiled: bool = False
     ) -> None:
         self.training = training
-        self.device = torch.device(_pick(device))
+        self.device = torch.device(pick(device))
         self.cuda = self.device.type == "cuda"
-        self.in_place = self.cuda  # graphs work on fixed memory
-        self.data = _moved(data, self.device)
+        self.in_place = True  # parameters and optimizer state are updated where they lie
+        self.any_width = not self.cuda  # one trace for all widths
+        self.data = moved(data, self.device)
         self.sizes = data.sizes
         self.index = torch.from_numpy(data.partition.index).to(self.device)
         self.offsets = torch.from_numpy(data.partition.offsets[:-1].copy())
@@ -124,6 +129,10 @@ class Batched:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        with nullcontext() if self.cuda else one_thread():
+            return self._run(jobs)
+
+    def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
         for places in self._group(jobs):
             begin = 0
@@ -224,7 +233,7 @@ class Batched:
     def _run_group(self, group: Group) -> list[Outcome]:
         sizes = torch.tensor([int(job.facts.n) for job in group.jobs], device=self.device)
         offsets = self.offsets[[job.client for job in group.jobs]].to(self.device)
-        batches = table(group.keys, self.index, offsets, sizes, group.steps, self.training.batch_size)
+        batches = Batches(group.keys, self.index, offsets, sizes, group.steps, self.training.batch_size)
         with torch.no_grad():
             c = self._begin(group, offsets, sizes)
             c = self._train(group, c, batches)
@@ -239,7 +248,7 @@ class Batched:
         ones = torch.ones(k, training.net.n_layers, device=self.device)
         c = Client(
             start, group.start, ones, group.facts, group.keys, zero, zero,
-            group.down, group.own or {}, {}, group.dials, training.net,
+            group.down, group.own or {}, {}, group.dials, training.net, training.batch_size,
         )  # fmt: skip
         if not training.method.has("begin") and not training.method.has("trainable"):
             return c
@@ -278,20 +287,33 @@ class Batched:
         rows = self.index[offsets[:, None] + torch.where(inside, place, 0)]
         mask = inside.to(torch.float32)
         dims = (_dims(c, group.shared), 0, 0)
-        key = (stage, group.shared, shape_key((c, rows)))
-        traced = self._traces.get(key, lambda: Traced(vmap(one, in_dims=dims), c, rows, mask))
+        traced = self._trace((stage, group.shared), vmap(one, in_dims=dims), (c, rows, mask), dims)
         return traced(c, rows, mask)
 
+    def _trace(self, what: tuple[Any, ...], function: Callable[..., Any], args: tuple[Any, ...], axes: Any) -> Traced:
+        """A function traced for such arguments; on a CPU one trace serves all widths."""
+        if self.any_width:
+            key = (*what, width_key(args, axes))
+            return self._traces.get(key, lambda: Traced(function, *args, axes=axes, compiled=self.compiled))
+        key = (*what, shape_key(args))
+        return self._traces.get(key, lambda: Traced(function, *args, compiled=self.compiled))
+
     # ------------------------------------------------------------------ steps
-    def _train(self, group: Group, c: Client, batches: Table) -> Client:
+    def _train(self, group: Group, c: Client, batches: Batches) -> Client:
         k, total = len(group.jobs), max(group.counts)
         self._count(group, total)
         if group.span.first >= group.span.last or total == 0:
             return c
+        if fused.fits(self.training, self.data):
+            params = c.params.contiguous().clone()
+            losses = fused.train(
+                self.training, self.data, params, group.facts.lr, group.steps, batches.table(0, total, k)
+            )
+            return self._closed(group, c.with_(params=params), losses)
         if self.cuda:
-            return self._train_captured(group, c, batches, total)
+            return self._train_captured(group, c, batches.table(0, total, k), total)
         params = c.params.clone() if self.in_place else c.params
-        moving = (params, vmap(self.training.optimizer.init)(params))
+        moving = (params, tree_map(lambda leaf: leaf.contiguous(), vmap(self.training.optimizer.init)(params)))
         parked: list[Tensor] = []
         losses = torch.zeros(total, k, device=self.device)
         s = 0
@@ -306,42 +328,39 @@ class Batched:
                 if self.training.method.adaptive:
                     c, params = self._epoch_ends(group, c, moving[0], losses, s - 1)
                     moving = (params, moving[1])
-        params = torch.cat([moving[0], *reversed(parked)])
+        params = torch.cat([moving[0], *reversed(parked)]) if parked else moving[0]
         return self._closed(group, c.with_(params=params), losses)
 
     def _advance(
-        self, group: Group, c: Client, moving: tuple[Tensor, Tree], batches: Table, losses: Tensor, s: int, last: int
+        self, group: Group, c: Client, moving: tuple[Tensor, Tree], batches: Batches, losses: Tensor, s: int, last: int
     ) -> tuple[Tensor, Tree]:
         """Steps s to last-1 of the clients that move."""
         width = len(moving[0])
         here = _first(c.with_(params=moving[0]), width, group.shared)
         counts = (group.steps[:width], group.per_epoch[:width])
-
-        def inputs(s: int) -> tuple[Any, ...]:
-            mask = None if batches.mask is None else batches.mask[s, :width]
-            return batches.rows[s, :width], mask, torch.tensor(s, device=self.device)
-
-        step = self._step(group, (moving, inputs(s), here, counts))
+        drawn = batches.table(s, last, width)
+        rows = drawn.rows.unbind()
+        masks = [None] * len(rows) if drawn.mask is None else drawn.mask.unbind()
+        numbers = torch.arange(s, last, device=self.device).unbind()
+        step = self._step(group, (moving, (rows[0], masks[0], numbers[0]), here, counts))
         leaves, spec = tree_flatten(moving)
         fixed, _ = tree_flatten((here, counts))
-        while s < last:
-            *leaves, loss = step.flat(*leaves, *(leaf for leaf in inputs(s)), *fixed)
-            losses[s, :width] = loss
-            s += 1
+        seen: list[Tensor] = []
+        for inputs in zip(rows, masks, numbers, strict=True):
+            *leaves, loss = step.flat(*leaves, *inputs, *fixed)
+            seen.append(loss)
+        losses[s:last, :width] = torch.stack(seen)
         made: tuple[Tensor, Tree] = tree_unflatten(leaves, spec)
         return made
 
     def _phases(self, group: Group, total: int) -> list[tuple[int, int]]:
         """(width, step it runs until): as clients finish, the batch narrows; widths are rounded up to a few."""
-        widths = ladder(len(group.jobs), 1.125 if self.cuda else 1.25)
+        widths = ladder(len(group.jobs), 1.125 if self.cuda else 1.06)
         phases: list[tuple[int, int]] = []
-        for s in range(total):
-            busy = bisect_left(group.counts, -s, key=lambda count: -count)  # counts fall
-            width = widths[bisect_left(widths, max(1, busy))]
-            if phases and phases[-1][0] == width:
-                phases[-1] = (width, s + 1)
-            else:
-                phases.append((width, s + 1))
+        for width, narrower in zip(reversed(widths), [*reversed(widths[:-1]), 0], strict=True):
+            until = min(total, group.counts[narrower])  # as long as more than the narrower width still train
+            if until > (phases[-1][1] if phases else 0):
+                phases.append((width, until))
         return phases
 
     def _epoch_end(self, group: Group, s: int, until: int) -> int:
@@ -350,8 +369,8 @@ class Batched:
         return min([until, *ends])
 
     def _step(self, group: Group, args: tuple[Any, ...]) -> Traced:
-        key = ("step", group.span, group.masked, group.shared, shape_key(args))
-        return self._traces.get(key, lambda: Traced(self._step_function(group), *args, compiled=self.compiled))
+        axes = (0, (0, None if args[1][1] is None else 0, None), _dims(args[2], group.shared), 0)
+        return self._trace(("step", group.span, group.masked, group.shared), self._step_function(group), args, axes)
 
     def _step_function(self, group: Group) -> Callable[..., Any]:
         """One minibatch step of w clients: (clients, optimizer state, rows, mask, ...) -> (params, state, loss)."""
@@ -481,13 +500,17 @@ class Batched:
         return self._closed(group, buffers.c, buffers.losses[:total])
 
     def _capture(self, group: Group, buffers: Buffers, width: int) -> Captured:
+        used: list[Traced] = []
+
         def step() -> None:
             rows = buffers.rows.index_select(0, buffers.s)[0, :width]
             mask = None if buffers.mask is None else buffers.mask.index_select(0, buffers.s)[0, :width]
             here = _first(buffers.c, width, group.shared)
             moving = (here.params, tree_map(lambda leaf: leaf[:width], buffers.state))
             args = (moving, (rows, mask, buffers.s[0]), here, (buffers.steps[:width], buffers.per_epoch[:width]))
-            _, _, loss = self._step(group, args)(*args)
+            traced = self._step(group, args)
+            used.append(traced)  # the graph reads its constants
+            _, _, loss = traced(*args)
             buffers.losses[:, :width].index_copy_(0, buffers.s, loss[None])
             buffers.s.add_(1)
 
@@ -571,7 +594,7 @@ def _dims(c: Client, shared: Shared) -> Client:
     """Which leaves of stacked clients have a client axis."""
     start, down = (None if shared.start else 0), (None if shared.down else 0)
     facts = Facts(*([0] * len(Facts._fields)))  # type: ignore[arg-type]
-    return Client(0, start, 0, facts, 0, 0, 0, down, 0, 0, down, c.net)  # type: ignore[arg-type]
+    return Client(0, start, 0, facts, 0, 0, 0, down, 0, 0, down, c.net, c.batch_size)  # type: ignore[arg-type]
 
 
 def _first(c: Client, width: int, shared: Shared) -> Client:
@@ -593,6 +616,7 @@ def _first(c: Client, width: int, shared: Shared) -> Client:
         notes=cut(c.notes),
         dials=c.dials if shared.down else cut(c.dials),
         net=c.net,
+        batch_size=c.batch_size,
     )
 
 
@@ -603,7 +627,7 @@ def _window_mean(losses: Tensor, window: Tensor, end: Tensor) -> Tensor:
     return torch.where(inside, losses, 0.0).sum(0) / inside.sum(0).clamp_min(1)
 
 
-def _pick(device: str) -> str:
+def pick(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -611,16 +635,15 @@ def _pick(device: str) -> str:
     return device
 
 
-def _moved(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with its training samples, and what changes them, on a device."""
+def moved(data: FederatedData, device: torch.device) -> FederatedData:
+    """The data with its training samples, and what changes them, on a device.
+
+    Samples are scaled beforehand, where they are not too large.
+    """
     dataset = data.dataset
-    moved = replace(
+    placed = replace(
         dataset, x=dataset.x.to(device), y=dataset.y.to(device), scaling=tensors_to(dataset.scaling, device)
     )
-    return replace(data, dataset=moved, transforms=tuple(tensors_to(one, device) for one in data.transforms))
-
-
-@EXECUTORS.add("batched", hidden=("training", "data", "workers", "device"))
-def make_batched(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Batched:
-    """Many clients as one computation; on a GPU replayed as CUDA graphs."""
-    return Batched(training, data, device)
+    if dataset.scaling is not None and 4 * dataset.x.numel() <= SCALED_BYTES[device.type]:
+        placed = replace(placed, x=placed.inputs(placed.x), scaling=None)
+    return replace(data, dataset=placed, transforms=tuple(tensors_to(one, device) for one in data.transforms))

@@ -8,7 +8,7 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -25,34 +25,36 @@ from motley.run.executors.base import EXECUTORS, Job
 from motley.run.executors.loop import run_job
 
 
-def _to_wire(tree: Any) -> Any:
+def to_wire(tree: Any) -> Any:
     """Tensors as arrays: plain bytes in a pickle, no shared-memory handles for small things."""
     return tree_map(lambda leaf: leaf.numpy() if isinstance(leaf, Tensor) else leaf, tree)
 
 
-def _from_wire(tree: Any) -> Any:
+def from_wire(tree: Any) -> Any:
     import numpy as np
 
-    return tree_map(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+    # Cloned: matrix products give other bits where their inputs are aligned otherwise than torch aligns its own.
+    return tree_map(lambda leaf: torch.from_numpy(leaf).clone() if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
-def _work(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
-    """The life of a worker: receive a job, train it, send the outcome."""
+def _work(serve: Callable[..., None], pipe: Connection, *given: Any) -> None:
+    """The life of a worker: it serves until its pipe says that the run has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError, OSError):  # the run has ended, perhaps while this client trained
-        _serve(pipe, training, data, starts)
+        serve(pipe, *given)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # taking the interpreter down in order takes seconds, and there is nothing to save
 
 
 def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
+    """Receives a job, trains it, sends the outcome, again and again."""
     while message := pipe.recv_bytes():
         job, slot = pickle.loads(message)
         try:
             outcome = run_job(training, data, replace(_unpack(job), start=starts[slot].clone()))
-            reply: Any = tuple(_to_wire(outcome))
+            reply: Any = tuple(to_wire(outcome))
         except MotleyError as error:
             reply = error
         except Exception as error:
@@ -61,18 +63,19 @@ def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Te
 
 
 def _pack(job: Job) -> tuple[Any, ...]:
-    return (job.client, job.facts, job.steps, job.key, *map(_to_wire, (job.down, job.dials, job.own)))
+    return (job.client, job.facts, job.steps, job.key, *map(to_wire, (job.down, job.dials, job.own)))
 
 
 def _unpack(packed: tuple[Any, ...]) -> Job:
     client, facts, steps, key, down, dials, own = packed
-    return Job(client, torch.empty(0), facts, steps, key, _from_wire(down), _from_wire(dials), _from_wire(own))
+    return Job(client, torch.empty(0), facts, steps, key, from_wire(down), from_wire(dials), from_wire(own))
 
 
 class Pool:
     """Spreads jobs over worker processes; each worker takes the next job as soon as it is free."""
 
     name = "pool"
+    serve = staticmethod(_serve)
     n_slots = 64  # models that jobs in flight start from, in shared memory
 
     def __init__(self, training: Training, data: FederatedData, workers: int) -> None:
@@ -89,7 +92,7 @@ class Pool:
         self.processes = []
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, training, data, self.starts), daemon=True)
+            process = context.Process(target=_work, args=(self.serve, theirs, training, data, self.starts), daemon=True)
             try:
                 with _quiet_threads(), _no_interrupts():
                     process.start()
@@ -121,11 +124,11 @@ class Pool:
                 assert isinstance(ready, Connection)
                 index = busy.pop(ready)
                 idle.append(ready)
-                outcomes[index] = self._receive(ready, jobs[index])
+                outcomes[index] = Outcome(*from_wire(self._receive(ready, jobs[index])))
                 slots.give(jobs[index].start)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _receive(self, pipe: Connection, job: Job) -> Outcome:
+    def _receive(self, pipe: Connection, job: Job) -> Any:
         try:
             reply = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
@@ -135,7 +138,7 @@ class Pool:
             ) from None
         if isinstance(reply, Exception):
             raise reply
-        return Outcome(*_from_wire(reply))
+        return reply
 
     def close(self) -> None:
         for pipe in self.pipes:

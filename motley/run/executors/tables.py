@@ -28,28 +28,81 @@ def orders(keys: Tensor, sizes: Tensor, epochs: int) -> Tensor:
     epoch_keys = fold_in(keys[:, None], torch.arange(epochs, device=keys.device)[None])
     counter = torch.arange(n_max, device=keys.device)
     drawn = bits(epoch_keys[..., None], counter)
-    drawn = torch.where(counter < sizes[:, None, None], drawn, _LAST)
+    if int(sizes.min()) < n_max:
+        drawn = torch.where(counter < sizes[:, None, None], drawn, _LAST)
     return torch.argsort(drawn, dim=-1, stable=True)
 
 
-def table(keys: Tensor, index: Tensor, offsets: Tensor, sizes: Tensor, steps: Tensor, batch_size: int) -> Table:
+class Batches:
     """The minibatches of K clients, each for its own number of steps; later rows are valid samples that do not count.
 
-    keys, offsets, sizes, steps: [K]; index: sample ids of all clients, client k's begin at offsets[k].
+    keys, offsets, sizes, steps: [K]; index: sample ids of all clients, client k's begin at offsets[k]. Orders are drawn
+    for runs of clients of similar size and work, so that a large one does not make all of them large.
     """
-    device = keys.device
-    per_epoch = (sizes + batch_size - 1) // batch_size
-    epochs = max(1, int(((steps + per_epoch - 1) // per_epoch).max()))
-    order = orders(keys, sizes, epochs)
-    step = torch.arange(max(1, int(steps.max())), device=device)[:, None]  # [S, 1]
-    epoch = (step // per_epoch).clamp_max(epochs - 1)  # [S, K]
-    within = (step % per_epoch)[..., None] * batch_size + torch.arange(batch_size, device=device)  # [S, K, B]
-    inside = within < sizes[:, None]
-    place = torch.where(inside, within, 0)
-    client = torch.arange(len(keys), device=device)[:, None]
-    rows = index[offsets[:, None] + order[client, epoch[..., None], place]]
-    whole = bool((sizes % batch_size == 0).all())
-    return Table(rows, None if whole else inside.to(torch.float32))
+
+    def __init__(
+        self, keys: Tensor, index: Tensor, offsets: Tensor, sizes: Tensor, steps: Tensor, batch_size: int
+    ) -> None:
+        self.batch_size, self.sizes = batch_size, sizes
+        self.per_epoch = (sizes + batch_size - 1) // batch_size
+        self.whole = bool((sizes % batch_size == 0).all())
+        epochs = ((steps + self.per_epoch - 1) // self.per_epoch).clamp_min(1)
+        samples, passes = sizes.tolist(), epochs.tolist()
+        pieces = [
+            (slice(begin, end), max(passes[begin:end]), max(samples[begin:end]))
+            for begin, end in _runs(samples, passes, keys.device.type == "cuda")
+        ]
+        self.passes = epochs
+        widths = torch.tensor([width for where, _, width in pieces for _ in range(where.start, where.stop)])
+        lengths = torch.tensor(
+            [count * width for where, count, width in pieces for _ in range(where.start, where.stop)]
+        )
+        self.width = widths.to(keys.device)  # [K] samples per epoch in the flat table, with padding
+        self.begin = (lengths.cumsum(0) - lengths).to(keys.device)  # [K] where a client's orders begin in it
+        self.order = torch.cat(
+            [
+                index[
+                    offsets[where, None, None] + orders(keys[where], sizes[where], count).minimum(_last(sizes[where]))
+                ].flatten()
+                for where, count, _ in pieces
+            ]
+        )
+
+    def table(self, begin: int, end: int, width: int) -> Table:
+        """The steps begin..end-1 of the first ``width`` clients."""
+        device = self.order.device
+        step = torch.arange(begin, end, device=device)[:, None]  # [S, 1]
+        per_epoch, sizes = self.per_epoch[:width], self.sizes[:width, None]
+        epoch = (step // per_epoch).minimum(self.passes[:width] - 1)  # [S, K]
+        within = (step % per_epoch * self.batch_size)[..., None] + torch.arange(self.batch_size, device=device)
+        first = (self.begin[:width] + epoch * self.width[:width])[..., None]
+        if self.whole:
+            return Table(self.order[first + within], None)
+        inside = within < sizes
+        return Table(self.order[first + torch.where(inside, within, 0)], inside.to(torch.float32))
+
+
+def _last(sizes: Tensor) -> Tensor:
+    """The place of each client's last sample, which stands in for padding."""
+    return sizes[:, None, None] - 1
+
+
+def _runs(samples: list[int], passes: list[int], together: bool) -> list[tuple[int, int]]:
+    """Neighbours whose orders are drawn at once: while the padding is no more than the samples, or all of them."""
+    if together:
+        return [(0, len(samples))]
+    runs, begin, real, widest, most = [], 0, 0, 0, 0
+    for i, (n, count) in enumerate(zip(samples, passes, strict=True)):
+        widest, most, real = max(widest, n), max(most, count), real + n * count
+        if i > begin and widest * most * (i + 1 - begin) > 2 * real + 4096:
+            runs.append((begin, i))
+            begin, real, widest, most = i, n * count, n, count
+    return [*runs, (begin, len(samples))]
+
+
+def table(keys: Tensor, index: Tensor, offsets: Tensor, sizes: Tensor, steps: Tensor, batch_size: int) -> Table:
+    """All minibatches of K clients."""
+    return Batches(keys, index, offsets, sizes, steps, batch_size).table(0, max(1, int(steps.max())), len(keys))
 
 
 def ladder(k: int, ratio: float = 1.125) -> list[int]:

@@ -1,0 +1,114 @@
+"""What is done to a traced graph: operations that change nothing are dropped, and one trace serves every width.
+
+A trace records the number of clients in the shapes of views and sums. It is made with a width that nothing else has
+(a large prime), so that every number in it that the prime divides is a multiple of the width, and can be computed from
+the width at hand when the graph runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+PRIME = 1_000_003
+aten = torch.ops.aten
+
+_RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.slice.Tensor, aten.alias.default}
+_RESHAPES |= {aten.detach.default}
+
+
+def shape_of(node: Any) -> tuple[int, ...] | None:
+    """The shape a traced value had."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return tuple(value.shape) if isinstance(value, Tensor) else None
+
+
+def _is_same(node: Node) -> Any:
+    """The node whose value this one repeats, or None."""
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+        return None
+    source = node.args[0]
+    if node.target is aten.mul.Scalar and node.args[1] == 1:
+        return source
+    if node.target is aten.transpose.int:
+        back = source.target is aten.transpose.int and set(source.args[1:]) == set(node.args[1:])
+        return source.args[0] if back else None
+    if node.target in _RESHAPES and shape_of(source) is not None and shape_of(source) == shape_of(node):
+        return source
+    return None
+
+
+def simplify(module: GraphModule) -> None:
+    """Drops reshapes to the shape a tensor has, transpositions there and back, and products with 1."""
+    for node in list(module.graph.nodes):
+        same = _is_same(node)
+        if same is not None:
+            node.replace_all_uses_with(same)
+            module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def widen(module: GraphModule, place: int, prime: int = PRIME) -> None:
+    """Makes a graph traced at width ``prime`` run at any: the width is that of its argument number ``place``."""
+    graph = module.graph
+    arguments = [node for node in graph.nodes if node.op == "placeholder"]
+    with graph.inserting_after(arguments[-1]):
+        width = graph.call_function(aten.sym_size.int, (arguments[place], 0))
+    scaled: dict[int, Node] = {1: width}
+    change = _scaler(graph, width, scaled, prime)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node is not width and node not in scaled.values():
+            node.args = tuple(torch.fx.node.map_aggregate(node.args, change))
+            node.kwargs = dict(torch.fx.node.map_aggregate(node.kwargs, change))
+    module.recompile()
+
+
+def _scaler(graph: Graph, width: Node, scaled: dict[int, Node], prime: int) -> Callable[[Any], Any]:
+    def change(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0 or value % prime or value >= 1 << 62:
+            return value
+        times = value // prime
+        if times not in scaled:
+            with graph.inserting_after(width):
+                scaled[times] = graph.call_function(operator.mul, (width, times))
+        return scaled[times]
+
+    return change
+
+
+# Operations whose Python binding takes what the traced operation takes; calling it costs a third.
+_FUNCTIONS = frozenset(
+    ("bmm", "mm", "add", "sub", "mul", "div", "neg", "eq", "ne", "lt", "le", "gt", "ge", "where", "sum", "mean",
+     "index_select", "gather", "cat", "exp", "log", "sqrt", "relu", "addcmul", "clamp_min", "maximum", "minimum",
+     "sigmoid", "tanh", "split_with_sizes", "_log_softmax", "_log_softmax_backward_data", "baddbmm")
+)  # fmt: skip
+_METHODS = {"view": "view", "_unsafe_view": "view", "expand": "expand", "transpose": "transpose", "permute": "permute"}
+_METHODS |= {name: name for name in ("unsqueeze", "addcmul_", "add_", "sub_", "mul_", "copy_")}
+
+
+def quicken(module: GraphModule) -> None:
+    """Calls operations by their shortest way; a small step is mostly the cost of calls."""
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or not hasattr(node.target, "_schema"):
+            continue
+        name = node.target._schema.name.removeprefix("aten::")
+        if name in _METHODS:
+            node.op, node.target = "call_method", _METHODS[name]
+        elif name in _FUNCTIONS:
+            node.target = getattr(torch, name)
+        elif node.target is aten.slice.Tensor and len(node.args) == 4 and node.args[1] != 0:
+            _, dim, start, _ = node.args
+            shape = shape_of(node)
+            if shape is not None and isinstance(start, int) and start >= 0:
+                node.op, node.target, node.args = "call_method", "narrow", (node.args[0], dim, start, shape[dim])
+    for name, value in list(module._buffers.items()):
+        del module._buffers[name]
+        module.__dict__[name] = value  # an attribute of its own is found at once, a buffer only after a search
+    module.recompile()
