@@ -57,7 +57,7 @@ def per_layer(net: Network | None, base: Tensor, share: Tensor, rows: Tensor) ->
     return torch.cat(pieces)
 
 
-@part("aggregate", neutral={"kind": "constant"}, example={"kind": "polynomial"})
+@part("aggregate", neutral={"kind": "constant"}, example={"kind": "polynomial"}, protocol="late")
 def staleness_weight(kind: str = "polynomial", a: float = 0.5, b: float = 4.0) -> Part:
     """Counts an update less the older it is: its weight times s(age)."""
     s_of = discount(kind, a, b)
