@@ -136,7 +136,6 @@ class Bare:
         named = dict(zip((name for name, _ in self.module.named_parameters()), mean, strict=True))
         return self.workload.net.layout.flatten(named)
 
-
     def _epoch(self, x: Tensor, y: Tensor) -> None:
         size = self.workload.case.batch_size
         optimizer = torch.optim.SGD(self.module.parameters(), lr=self.workload.case.lr)

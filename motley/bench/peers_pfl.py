@@ -76,7 +76,7 @@ def train(workload: Workload) -> Timing:
     from pfl.model.pytorch import PyTorchModel
 
     case, plan = workload.case, workload.plan
-    np.random.seed(0)  # noqa: NPY002 (pfl draws from it, alike in all processes)
+    np.random.seed(0)
     module = Trained(workload.module())
     model = PyTorchModel(
         model=module,

@@ -124,7 +124,9 @@ class Workload:
     @property
     def counted_steps(self) -> int:
         """Minibatch steps of the rounds that count."""
-        return sum(self.steps(client) for number in self.plan.numbers[self.plan.warmup :] for client in self.cohorts[number])
+        return sum(
+            self.steps(client) for number in self.plan.numbers[self.plan.warmup :] for client in self.cohorts[number]
+        )
 
     def steps(self, client: int) -> int:
         return n_steps(self.case.epochs, int(self.data.sizes[client]), self.case.batch_size)
