@@ -5,9 +5,11 @@ Exit codes: 0 done, 2 wrong input, 130 interrupted, 1 anything else.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
+from collections.abc import Container
 from typing import Annotated, NoReturn
 
 import typer
@@ -16,28 +18,14 @@ import motley
 from motley.commands import bench, describe, listing, report, run, tune
 from motley.commands.tools import Interrupted
 from motley.core.errors import InputError, MotleyError
-from motley.reproduce import privacy
-from motley.reproduce.command import reproduce
 
 DEBUG = "MOTLEY_DEBUG"
 
-app = typer.Typer(
-    name="motley",
-    help="Federated learning where clients are nothing alike.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("resume")(run.resume)
-app.command("list")(listing.show)
-app.command("describe")(describe.describe)
-app.command("report")(report.report)
-app.command("reproduce")(reproduce)
-app.add_typer(privacy.app, name="privacy")
-app.command("tune")(tune.tune)
-app.add_typer(bench.app, name="bench")
+# Commands whose modules take long to import are loaded when they are called: where they are, and what help says.
+LATER = {
+    "reproduce": ("motley.reproduce.command", "reproduce", "Measure a paper's tables and figures again."),
+    "privacy": ("motley.reproduce.privacy", "app", "What could be learned from the things clients send."),
+}
 
 
 def _version(wanted: bool) -> None:
@@ -46,7 +34,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
@@ -55,11 +42,45 @@ def _root(
     pass
 
 
+def build(called: Container[str]) -> typer.Typer:
+    """The command, with those of the later ones loaded that are called, and the names of the others."""
+    made = typer.Typer(
+        name="motley",
+        help="Federated learning where clients are nothing alike.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_root)
+    made.command("run")(run.run)
+    made.command("resume")(run.resume)
+    made.command("list")(listing.show)
+    made.command("describe")(describe.describe)
+    made.command("report")(report.report)
+    made.command("tune")(tune.tune)
+    made.add_typer(bench.app, name="bench")
+    for name, (module, attribute, summary) in LATER.items():
+        found = getattr(importlib.import_module(module), attribute) if name in called else None
+        if isinstance(found, typer.Typer):
+            made.add_typer(found, name=name)
+        else:
+            made.command(name, help=summary if found is None else None)(found or (lambda: None))
+    return made
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`motley.cli.app` is the whole command."""
+    if name != "app":
+        raise AttributeError(f"module 'motley.cli' has no attribute '{name}'")
+    return build(LATER)
+
+
 def main() -> NoReturn:
     """Runs the command and turns errors into a sentence and an exit code."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        app(prog_name="motley")
+        build(sys.argv[1:2])(prog_name="motley")
     except (Interrupted, KeyboardInterrupt) as stopped:
         _end(str(stopped) or "Interrupted.", 130)
     except InputError as error:

@@ -16,6 +16,7 @@ LAYERS = [
     {"client", "server"},
     {"protocol"},
     {"methods"},
+    {"parts"},
     {"run"},
     {"report", "bench", "reproduce", "deploy"},
     {"cli", "commands", "__main__"},

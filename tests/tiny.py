@@ -12,7 +12,7 @@ from motley.core.network import Network
 from motley.core.part import Method
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData, Partition
-from motley.fleet.fleet import Fate, Fleet
+from motley.fleet.fleet import Fate, Fates, Fleet
 from motley.nets.zoo import build
 from motley.run.experiment import Experiment, prepare
 from motley.run.recipe import Recipe
@@ -52,33 +52,56 @@ def network(federated: FederatedData, hidden: tuple[int, ...] = (6, 5)) -> Netwo
     return build(spec, federated.dataset.input_shape, CLASSES, 0, Key.root(3).fold("init"))
 
 
-class Affordable:
+class OneByOne:
+    """A layer of a fleet written for one client at a time."""
+
+    def one(self, client: int, number: int, fate: Fate) -> Fate:
+        raise NotImplementedError
+
+    def __call__(self, clients: Any, number: int, fates: Fates) -> Fates:
+        rows = [self.one(int(client), number, fates.row(i)) for i, client in enumerate(clients)]
+        kind = Fates.kind(0)
+        columns = zip(*rows, strict=True) if rows else ([] for _ in kind)
+        return Fates(*(np.array(column, like.dtype) for column, like in zip(columns, kind, strict=True)))
+
+
+class Affordable(OneByOne):
     """Client i can train only ``epochs[i]`` epochs in every round."""
 
     def __init__(self, epochs: dict[int, float]) -> None:
         self.epochs = epochs
 
-    def __call__(self, key: Key, client: int, number: int, fate: Fate) -> Fate:
+    def one(self, client: int, number: int, fate: Fate) -> Fate:
         return fate._replace(affordable=self.epochs.get(client, float("inf")))
 
 
-class Lost:
+class Lost(OneByOne):
     """Updates of these (client, round) pairs are lost."""
 
     def __init__(self, *pairs: tuple[int, int]) -> None:
         self.pairs = set(pairs)
 
-    def __call__(self, key: Key, client: int, number: int, fate: Fate) -> Fate:
+    def one(self, client: int, number: int, fate: Fate) -> Fate:
         return fate._replace(lost=(client, number) in self.pairs)
 
 
-class DelayRounds:
+class Delay(OneByOne):
+    """Updates of client i take ``seconds[i]`` longer."""
+
+    def __init__(self, seconds: dict[int, float]) -> None:
+        self.seconds = seconds
+
+    def one(self, client: int, number: int, fate: Fate) -> Fate:
+        return fate._replace(delay=self.seconds.get(client, 0.0))
+
+
+class DelayRounds(OneByOne):
     """Updates of these (client, round) pairs come so many rounds later."""
 
     def __init__(self, rounds: dict[tuple[int, int], int]) -> None:
         self.rounds = rounds
 
-    def __call__(self, key: Key, client: int, number: int, fate: Fate) -> Fate:
+    def one(self, client: int, number: int, fate: Fate) -> Fate:
         return fate._replace(delay_rounds=self.rounds.get((client, number), 0))
 
 
@@ -88,7 +111,7 @@ class Present:
     def __init__(self, by_round: dict[int, list[int]]) -> None:
         self.by_round = by_round
 
-    def __call__(self, key: Key, number: int, now: float, here: Any) -> Any:
+    def __call__(self, number: int, now: float, here: Any) -> Any:
         if number not in self.by_round:
             return here
         there = np.zeros_like(here)
@@ -102,7 +125,7 @@ def uneven_fleet(n: int = len(SIZES)) -> Fleet:
     fleet = Fleet.ideal(n, Key.root(4))
     limited = np.arange(n) % 2 == 0
     return fleet.with_(
-        flops=speed, up=speed / 50, down=speed / 10, limited=limited, fortune=(Affordable({0: 1.2, 2: 0.7, 4: 1.6}),)
+        flops=speed, up=speed / 50, down=speed / 10, limited=limited, fortune=(Affordable({0: 1.2, 3: 0.7}),)
     )
 
 

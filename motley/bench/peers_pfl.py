@@ -1,7 +1,7 @@
 """The workload in pfl-research: `FederatedAveraging` of a `PyTorchModel` on a `SimulatedBackend`.
 
-Run as a program it is one of its worker processes, as its guide to fast simulations describes them: every process is
-told all addresses and its own rank, and pfl divides each cohort among them, by the users' sizes.
+Several processes work as pfl's guide to fast simulations describes it: each is told all addresses and its own rank, and
+pfl divides each cohort among them, by the users' sizes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -28,13 +29,16 @@ def installed() -> bool:
     return find_spec("pfl") is not None
 
 
-def measure(plans: Sequence[Plan], processes: int = 1) -> list[Timing]:
+def measure(plans: Sequence[Plan], processes: int = 1, limit: float = peers_process.LIMIT) -> list[Timing]:
     """All plans, in one process or in several that share the device."""
     if processes == 1:
-        return peers_process.run(__name__, plans)
+        return peers_process.run(__name__, plans, limit)
     addresses = ",".join(f"localhost:{port}" for port in _free_ports(processes))
-    env = [{"PFL_WORKER_ADDRESSES": addresses, "PFL_WORKER_RANK": str(rank)} for rank in range(processes)]
-    return peers_process.run(__name__, plans, processes, env)
+    shared = {"PFL_WORKER_ADDRESSES": addresses}
+    if sys.platform == "linux":
+        shared["GLOO_SOCKET_IFNAME"] = "lo"  # a machine without a network need not know its own name
+    env = [{**shared, "PFL_WORKER_RANK": str(rank)} for rank in range(processes)]
+    return peers_process.run(__name__, plans, limit, processes, env)
 
 
 def _free_ports(n: int) -> list[int]:
@@ -76,7 +80,7 @@ def train(workload: Workload) -> Timing:
     from pfl.model.pytorch import PyTorchModel
 
     case, plan = workload.case, workload.plan
-    np.random.seed(0)
+    np.random.seed(0)  # pfl draws from the global generator, and must do so alike in all processes
     module = Trained(workload.module())
     model = PyTorchModel(
         model=module,
@@ -142,11 +146,7 @@ def _one_group_per_device() -> None:
         return
     join = torch.distributed.init_process_group
 
-    def with_gloo(**settings: Any) -> None:
-        join(**{**settings, "backend": "gloo"})
+    def with_gloo(*args: Any, **settings: Any) -> None:
+        join(*args, **{**settings, "backend": "gloo"})
 
     torch.distributed.init_process_group = with_gloo
-
-
-if __name__ == "__main__":
-    peers_process.serve(train)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,11 +19,13 @@ import motley
 from motley.bench.workload import Plan, Timing, Workload
 from motley.core.errors import TrainingError
 
-LIMIT = 540.0  # seconds a peer may take for all cases
+LIMIT = 300.0  # seconds a peer may take for all plans
 
 
-def run(module: str, plans: Sequence[Plan], processes: int = 1, env: Sequence[dict[str, str]] = ()) -> list[Timing]:
-    """Starts ``python -m module`` in some processes, each with its variables in ``env``; what they did together.
+def run(
+    module: str, plans: Sequence[Plan], limit: float = LIMIT, processes: int = 1, env: Sequence[dict[str, str]] = ()
+) -> list[Timing]:
+    """Lets a module's ``train`` carry out plans in some processes, each with its variables in ``env``.
 
     A round lasts until the slowest process is done with it; steps add up; the model is that of the first process.
     """
@@ -32,7 +35,7 @@ def run(module: str, plans: Sequence[Plan], processes: int = 1, env: Sequence[di
         given = list(env) or [{} for _ in range(processes)]
         started = [_start(module, folder, rank, processes, extra) for rank, extra in enumerate(given)]
         try:
-            _wait(module, started)
+            _wait(module, started, limit)
         finally:
             for process, log in started:
                 if process.poll() is None:
@@ -55,13 +58,13 @@ def _start(
         "OMP_NUM_THREADS": threads,
         **extra,
     }
-    command = [sys.executable, "-m", module, str(folder), str(rank)]
+    command = [sys.executable, "-m", __name__, module, str(folder), str(rank)]
     return subprocess.Popen(command, env=variables, stdout=log, stderr=subprocess.STDOUT, cwd=folder), log
 
 
-def _wait(module: str, started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]]) -> None:
+def _wait(module: str, started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], limit: float) -> None:
     """Until all are done; the first that fails ends the wait."""
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + limit
     while True:
         codes = [process.poll() for process, _ in started]
         for code, (_, log) in zip(codes, started, strict=True):
@@ -70,7 +73,7 @@ def _wait(module: str, started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes
         if all(code == 0 for code in codes):
             return
         if time.monotonic() > until:
-            raise TrainingError(f"{module} was not done after {LIMIT:.0f} seconds.")
+            raise TrainingError(f"{module} was not done after {limit:.0f} seconds.")
         time.sleep(0.05)
 
 
@@ -85,9 +88,13 @@ def _together(parts: list[dict[str, Any]]) -> Timing:
     return Timing(seconds, sum(part["steps"] for part in parts), parts[0]["model"])
 
 
-def serve(train: Callable[[Workload], Timing]) -> None:
+def serve(module: str, folder: Path, rank: int) -> None:
     """The other side: carries out the plans of a folder."""
-    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    train: Callable[[Workload], Timing] = import_module(module).train
     plans = [Plan.of(content) for content in json.loads((folder / "plans.json").read_text())]
     done = [train(Workload(plan))._asdict() for plan in plans]
     torch.save(done, folder / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -26,11 +26,12 @@ from motley.core.types import Pool, Round
 from motley.data.federated import FederatedData
 from motley.nets.conv import conv_formulation
 from motley.nets.zoo import build
-from motley.protocol import PROTOCOLS
+from motley.protocol.synchronous import synchronous
 from motley.run.executors import Executor, Job
 from motley.run.experiment import prepare
+from motley.run.federation import SimulatedFederation, Tally
 from motley.run.recipe import load
-from motley.run.runner import Run, _drive
+from motley.run.runner import Run
 from motley.server.server import uniform
 
 PRECISIONS = ("tf32", "float32")
@@ -40,9 +41,10 @@ PRECISIONS = ("tf32", "float32")
 class Plan:
     """What everyone has to do, in numbers alone, so that it can be sent to other processes.
 
-    The rounds that count are ``rehearsal + warmup + 1`` to ``rehearsal + warmup + rounds``. Motley trains from round 1,
-    others from round ``rehearsal + 1``, so that Motley has met clients of all sizes and everyone is measured on the
-    same cohorts. ``alike``: every client holds copies of one sample, so that the order of minibatches plays no part.
+    The rounds that count are ``rehearsal + warmup + 1`` to ``rehearsal + warmup + rounds``. Motley's batched executor
+    trains from round 1, everyone else from round ``rehearsal + 1``: it has then met cohorts of many shapes, as in a run
+    of some length, and everyone is measured on the same cohorts. ``alike``: every client holds copies of one sample, so
+    that the order of minibatches plays no part.
     """
 
     case: Case
@@ -224,7 +226,8 @@ def _bare_round(
     orders: list[tuple[int, list[Tensor]]],
 ) -> int:
     """Trains a cohort and leaves the weighted mean in the module; the number of steps."""
-    case, parameters, steps = workload.case, list(module.parameters()), 0
+    case, steps = workload.case, 0
+    parameters: list[Tensor] = list(module.parameters())
     start = [parameter.detach().clone() for parameter in parameters]
     mean = [torch.zeros_like(value) for value in start]
     total = sum(len(clients[client][1]) for client, _ in orders)
@@ -232,16 +235,23 @@ def _bare_round(
         with torch.no_grad():
             torch._foreach_copy_(parameters, start)
         x, y = clients[client]
-        optimizer = torch.optim.SGD(parameters, lr=case.lr)
-        for order in epochs:
-            for inputs, labels in zip(x[order].split(case.batch_size), y[order].split(case.batch_size), strict=True):
-                optimizer.zero_grad()
-                cross_entropy(module(inputs), labels).backward()
-                optimizer.step()
-                steps += 1
+        steps += descend(module, ((x[order], y[order]) for order in epochs), case)
         torch._foreach_add_(mean, [parameter.detach() for parameter in parameters], alpha=len(y) / total)
     with torch.no_grad():
-        torch._foreach_copy_(parameters, mean)
+        torch._foreach_copy_(list[Tensor](parameters), mean)
+    return steps
+
+
+def descend(module: nn.Module, epochs: Iterable[tuple[Tensor, Tensor]], case: Case) -> int:
+    """Passes over one client's samples, in minibatches; the number of steps."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=case.lr)
+    steps = 0
+    for x, y in epochs:
+        for inputs, labels in zip(x.split(case.batch_size), y.split(case.batch_size), strict=True):
+            optimizer.zero_grad()
+            cross_entropy(module(inputs), labels).backward()
+            optimizer.step()
+            steps += 1
     return steps
 
 
@@ -279,6 +289,7 @@ def motley(workload: Workload, executor: str) -> Timing:
             "rounds": plan.numbers[-1],
             "executor": executor,
             "device": plan.device,
+            "precision": plan.precision,
         }
     )
     watch = Stopwatch(workload)
@@ -287,16 +298,22 @@ def motley(workload: Workload, executor: str) -> Timing:
         counted = _Counted(run.fed.executor, plan.numbers)
         run.fed.executor = counted
         run.fed.after_round = _watching(workload, watch)
+        if executor != "batched":
+            run.fed.round = plan.rehearsal  # it makes nothing ready that could be used again
         try:
             watch()
-            run.fed.loop.run(_drive(PROTOCOLS["synchronous"].factory, run.fed))
+            run.fed.loop.run(_rounds(run.fed))
         finally:
             run.executor.close()
     return Timing(watch.seconds(plan.rounds), counted.steps, run.model.cpu())
 
 
+async def _rounds(fed: SimulatedFederation) -> None:
+    await synchronous(fed)
+
+
 def _watching(workload: Workload, watch: Stopwatch) -> Callable[..., None]:
-    def after(fed: Any, rnd: Round, tally: Any) -> None:
+    def after(fed: SimulatedFederation, rnd: Round, tally: Tally) -> None:
         watch()
         if rnd.number in workload.plan.numbers and tally.participants != workload.cohorts[rnd.number]:
             raise TrainingError(f"Motley trained other clients in round {rnd.number} than the peers would.")

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -242,15 +241,14 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
         c = begin(training, task, data)
     steps = int(task.facts.steps)
     state = training.optimizer.init(c.params)
-    span, mask, low, high = _focus(training, c)
-    hooks = ("view", "logits", "penalty", "gradient")
-    plain = training.optimizer == SGD() and not any(training.method.has(hook) for hook in hooks)
+    span, whole, mask, low, high = _focus(training, c)
+    plain = training.optimizer == SGD() and not reads_params(training.method) and not training.method.has("gradient")
     if span.first < span.last:
         running = torch.zeros((), device=c.params.device)
         count = 0
         for batch, ended in minibatches(c.key, data, training.batch_size, steps):
-            if plain and (mask is None or span_of(c.trained)[1]):
-                params, data_term = descend(training.net, c.params, batch, c.facts.lr, span)
+            if plain and whole:
+                params, data_term = descend(training, c, span, batch)
             else:
                 free = c.params[low:high].detach().requires_grad_()
                 loss, data_term = objective(training, c, free, span, batch)
@@ -269,7 +267,7 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
                     for _, hook in training.method.hooks("epoch"):
                         c = hook(c)
                     if training.method.adaptive:
-                        span, mask, low, high = _focus(training, c)
+                        span, whole, mask, low, high = _focus(training, c)
                         if span.first >= span.last:
                             break
                 if observer is not None:
@@ -280,29 +278,31 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
         return finish(training, c, data)
 
 
-def descend(net: Network, params: Tensor, batch: Batch, lr: Tensor, span: Span | None = None) -> tuple[Tensor, Tensor]:
+def descend(training: Training, c: Client, span: Span, batch: Batch) -> tuple[Tensor, Tensor]:
     """A step of plain SGD on the data term alone, as `objective` and `move` do it, and the data term.
 
     Most steps of most methods are this one. Its gradients are never gathered in one vector, which saves a pass over
-    memory and makes it as quick as a bare PyTorch loop. Outside ``span`` nothing is computed backwards.
+    memory and makes it as quick as a bare PyTorch loop; layers outside ``span`` cost no backward pass.
     """
-    views = net.layout.tensors(params)
-    moving = [span is None or span.first <= slot.layer < span.last for slot in net.layout.slots]
-    tensors = [view.detach().requires_grad_() if moves else view for view, moves in zip(views, moving, strict=True)]
-    loss = cross_entropy(net.forward(tensors, batch.x).logits, batch.y)
-    leaves = list(compress(tensors, moving))
+    layout = training.net.layout
+    tensors = layout.tensors(c.params.detach())
+    moving = [i for i, slot in enumerate(layout.slots) if span.first <= slot.layer < span.last]
+    for i in moving:
+        tensors[i] = tensors[i].detach().requires_grad_()
+    leaves = [tensors[i] for i in moving]
+    loss = cross_entropy(_forward(training, tensors, batch.x).logits, batch.y)
     grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    new = torch.empty_like(params) if all(moving) else params.clone()
     with torch.no_grad():
-        outs = compress(net.layout.tensors(new), moving)
-        for out, view, grad in zip(outs, compress(views, moving), grads, strict=True):
-            torch.addcmul(view, grad, lr, value=-1.0, out=out)
-    return new, loss
+        new = torch.empty_like(c.params) if len(leaves) == len(tensors) else c.params.clone()
+        places = layout.tensors(new)
+        for i, leaf, grad in zip(moving, leaves, grads, strict=True):
+            torch.addcmul(leaf, grad, c.facts.lr, value=-1.0, out=places[i])
+    return new, loss.detach()
 
 
-def _focus(training: Training, c: Client) -> tuple[Span, Tensor | None, int, int]:
-    """Which part of the flat vector is trained now: its span of layers, a mask where needed, and its bounds."""
+def _focus(training: Training, c: Client) -> tuple[Span, bool, Tensor | None, int, int]:
+    """What is trained now: the span of layers, whether all of it, a mask where not everything, and its bounds."""
     span, whole = span_of(c.trained)
     low, high = bounds(training.net, span)
     everything = whole and span == training.full_span
-    return span, None if everything else training.net.layout.expand(c.trained), low, high
+    return span, whole, None if everything else training.net.layout.expand(c.trained), low, high

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from motley.commands.tools import AsJson, Voice
+from motley.commands.tools import AsJson, Voice, shown
 
 app = typer.Typer(help="Measure Motley itself.", no_args_is_help=True)
 
@@ -25,8 +26,17 @@ def show_rows(rows: list[dict[str, Any]], title: str) -> None:
     for key in rows[0]:
         table.add_column(key.replace("_", " "), justify="left" if isinstance(rows[0][key], str) else "right")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*("-" if value is None else str(value) for value in row.values()))
     Console(highlight=False).print(table)
+
+
+def without_constants(
+    rows: list[dict[str, Any]], title: str, keys: tuple[str, ...]
+) -> tuple[list[dict[str, Any]], str]:
+    """Columns that say the same in every row, as a part of the title."""
+    constant = [key for key in keys if key in rows[0] and len({row[key] for row in rows}) == 1]
+    title = ", ".join([*(str(rows[0][key]) for key in constant), title])
+    return [{key: value for key, value in row.items() if key not in constant} for row in rows], title
 
 
 @app.command()
@@ -40,4 +50,45 @@ def overhead(
     rows = measured(repeats)
     if not as_json:
         show_rows(rows, "One round of 'loop' against a bare PyTorch loop (ratio 1.00: no overhead)")
+    Voice(as_json).end(rows)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@app.command()
+def peers(
+    cases: Annotated[str, typer.Option(help="Cases, joined by commas.")] = "cifar10_pfl,fedsae_logistic,rebafl_cnn",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; their mean is given.")] = 3,
+    warmup: Annotated[int, typer.Option(min=1, help="Rounds before them.")] = 1,
+    rehearsal: Annotated[
+        int | None, typer.Option(min=0, help="Rounds the batched executor trains before those; 20 on a GPU, else 3.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="tf32 or float32, for everyone.")] = "tf32",
+    processes: Annotated[int, typer.Option(min=1, help="Processes that share the device, for peers that can.")] = 4,
+    executors: Annotated[str, typer.Option(help="Motley's executors; all that suit the machine unless told.")] = "",
+    against: Annotated[str, typer.Option(help="Peers, joined by commas.")] = "pfl,flower",
+    limit: Annotated[float, typer.Option(min=1, help="Seconds that a peer may take for all cases.")] = 300,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare results, not times: do all do the same work?")
+    ] = False,
+    png: Annotated[Path | None, typer.Option(help="Also draw the times into this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The same workload in Motley, pfl-research, Flower (where installed) and a bare PyTorch loop."""
+    from motley.bench import peers as bench
+
+    plans = bench.make_plans(_names(cases), precision, rounds, warmup, rehearsal)
+    who = bench.contenders(_names(executors), _names(against), processes, limit)
+
+    def tell(text: str) -> None:
+        typer.echo(text, err=True)
+
+    rows = bench.check(plans, who, tell) if check else bench.compare(plans, who, tell)
+    if png is not None and not check:
+        tell(f"Drawn: {shown(bench.draw(rows, png))}")
+    if not as_json:
+        title = "Difference: share of a weight's largest change" if check else "Ratios: times as long as"
+        show_rows(*without_constants(rows, title, ("device", "precision")))
     Voice(as_json).end(rows)

@@ -13,8 +13,3 @@ def is_vmapped(tensor: Tensor) -> bool:
             return True
         tensor = _functorch.get_unwrapped(tensor)
     return False
-
-
-def is_wrapped(tensor: Tensor) -> bool:
-    """True inside any of `torch.func`'s transforms of this tensor."""
-    return bool(_functorch.is_functorch_wrapped_tensor(tensor))

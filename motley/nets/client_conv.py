@@ -35,19 +35,32 @@ def _precision() -> str:
 
 
 @torch.library.custom_op("motley::client_conv", mutates_args=())
-def client_conv(x: Tensor, weight: Tensor, padding: int, flipped: bool, precision: str) -> Tensor:
-    """Convolution of every client; ``flipped`` reads the weights as the gradient of the input needs them."""
+def client_conv(x: Tensor, weight: Tensor, padding: int, precision: str) -> Tensor:
+    """Convolution of every client."""
     from motley.nets import client_conv_kernels
 
-    return client_conv_kernels.forward(x, weight, padding, flipped, precision)
+    return client_conv_kernels.forward(x, weight, padding, precision)
 
 
 @client_conv.register_fake
-def _(x: Tensor, weight: Tensor, padding: int, flipped: bool, precision: str) -> Tensor:
+def _(x: Tensor, weight: Tensor, padding: int, precision: str) -> Tensor:
     k, b, _, h, w = x.shape
-    outputs = weight.shape[2] if flipped else weight.shape[1]
-    height, width = h + 2 * padding - weight.shape[3] + 1, w + 2 * padding - weight.shape[4] + 1
-    return x.new_empty(k, b, outputs, height, width)
+    return x.new_empty(
+        k, b, weight.shape[1], h + 2 * padding - weight.shape[3] + 1, w + 2 * padding - weight.shape[4] + 1
+    )
+
+
+@torch.library.custom_op("motley::client_conv_input", mutates_args=())
+def client_conv_input(grad: Tensor, weight: Tensor, height: int, width: int, padding: int, precision: str) -> Tensor:
+    """The gradient of every client's input from its output's gradient."""
+    from motley.nets import client_conv_kernels
+
+    return client_conv_kernels.input_gradient(grad, weight, height, width, padding, precision)
+
+
+@client_conv_input.register_fake
+def _(grad: Tensor, weight: Tensor, height: int, width: int, padding: int, precision: str) -> Tensor:
+    return grad.new_empty(grad.shape[0], grad.shape[1], weight.shape[2], height, width)
 
 
 @torch.library.custom_op("motley::client_conv_weight", mutates_args=())
@@ -92,7 +105,7 @@ class _InputGradient(_Once):
     def vmap(info: Any, in_dims: Any, grad: Tensor, weight: Tensor, padding: int, shape: Any) -> tuple[Tensor, int]:
         size = info.batch_size
         g, w = _front(grad, in_dims[0], size), _front(weight, in_dims[1], size)
-        return client_conv(g, w, w.shape[-1] - 1 - padding, True, _precision()), 0
+        return client_conv_input(g, w, shape[-2], shape[-1], padding, _precision()), 0
 
 
 class _WeightGradient(_Once):
@@ -193,4 +206,4 @@ class ClientConv(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, int]:
         size = info.batch_size
         x, weight = _front(x, in_dims[0], size), _front(weight, in_dims[1], size)
-        return client_conv(x, weight, padding, False, _precision()), 0
+        return client_conv(x, weight, padding, _precision()), 0

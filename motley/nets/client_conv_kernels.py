@@ -8,42 +8,102 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import pad
 
 
 @triton.jit
 def _forward_kernel(
     x, weight, y,
     B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    M, N_RED: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
+    M, N_RED: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[k, o, m] = sum over (c, r, s) of weight[k, o, c, r, s] * x[k, b, c, oh + r, ow + s].
+    """y[k, o, m] = sum over (c, r, s) of weight[k, o, c, r, s] * x[k, b, c, oh + r - PAD, ow + s - PAD].
 
-    m = (b, oh, ow), CO counts output channels. Pixels lie along the last axis of every tile, because that is how they
-    lie in memory. The input is padded beforehand: a test of every pixel against the border costs more.
+    m = (b, oh, ow), CO counts output channels.
+
+    Pixels lie along the last axis of every tile, because that is how they lie in memory.
     """
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
     b = m // (OH * OW)
     rest = m % (OH * OW)
+    oh = rest // OW
+    ow = rest % OW
     x += client * B * C * H * W
-    weight += client * CO * N_RED
-    base = b * (C * H * W) + (rest // OW) * W + rest % OW
+    weight += client * CO * C * R * S
+    base = b * (C * H * W) + (oh - PAD) * W + (ow - PAD)
     acc = tl.zeros((BN, BM), dtype=tl.float32)
     for begin in range(0, N_RED, BK):
         red = begin + tl.arange(0, BK)
+        c = red // (R * S)
         tap = red % (R * S)
-        offset = (red // (R * S)) * (H * W) + (tap // S) * W + tap % S
+        r = tap // S
+        s = tap % S
+        ih = oh[None, :] - PAD + r[:, None]
+        iw = ow[None, :] - PAD + s[:, None]
         inside = (m[None, :] < M) & (red[:, None] < N_RED)
-        a = tl.load(x + base[None, :] + offset[:, None], mask=inside, other=0.0)
-        taps = tl.load(
-            weight + o[:, None] * N_RED + red[None, :], mask=(red[None, :] < N_RED) & (o[:, None] < CO), other=0.0
-        )
+        if PAD > 0:
+            inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        a = tl.load(x + base[None, :] + (c * H * W + r * W + s)[:, None], mask=inside, other=0.0)
+        at = o[:, None] * (C * R * S) + red[None, :]
+        taps = tl.load(weight + at, mask=(red[None, :] < N_RED) & (o[:, None] < CO), other=0.0)
         acc = tl.dot(taps, a, acc, input_precision=PRECISION)
-    out = b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :]
-    tl.store(y + client * B * CO * OH * OW + out, acc, mask=(m[None, :] < M) & (o[:, None] < CO))
+    out = client * B * CO * OH * OW + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :]
+    tl.store(y + out, acc, mask=(m[None, :] < M) & (o[:, None] < CO))
+
+
+@triton.jit
+def _column_kernel(
+    weight, grad, columns,
+    B, CO: tl.constexpr, P: tl.constexpr, M, N_RED: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """columns[k, (c, r, s), m] = sum over o of weight[k, o, (c, r, s)] * grad[k, b, o, p], m = (b, p)."""
+    client = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    red = tl.program_id(1) * BK + tl.arange(0, BK)
+    b = m // P
+    p = m % P
+    weight += client * CO * N_RED
+    grad += client * B * CO * P
+    acc = tl.zeros((BK, BM), dtype=tl.float32)
+    for begin in range(0, CO, BN):
+        o = begin + tl.arange(0, BN)
+        taps = tl.load(
+            weight + o[None, :] * N_RED + red[:, None], mask=(red[:, None] < N_RED) & (o[None, :] < CO), other=0.0
+        )
+        inside = (m[None, :] < M) & (o[:, None] < CO)
+        g = tl.load(grad + b[None, :] * (CO * P) + o[:, None] * P + p[None, :], mask=inside, other=0.0)
+        acc = tl.dot(taps, g, acc, input_precision=PRECISION)
+    at = columns + client * N_RED * M + red[:, None].to(tl.int64) * M + m[None, :]
+    tl.store(at, acc, mask=(red[:, None] < N_RED) & (m[None, :] < M))
+
+
+@triton.jit
+def _fold_kernel(
+    columns, out, N, M,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[k, b, c, h, w]: the sum of the columns that this pixel took part in."""
+    client = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    b = i // (C * H * W)
+    c = (i // (H * W)) % C
+    h = (i // W) % H
+    w = i % W
+    columns += client * C * R * S * M
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for r in range(R):
+        oh = h + PAD - r
+        for s in range(S):
+            ow = w + PAD - s
+            inside = (i < N) & (oh >= 0) & (oh < OH) & (ow >= 0) & (ow < OW)
+            at = (c * (R * S) + r * S + s).to(tl.int64) * M + b * (OH * OW) + oh * OW + ow
+            total += tl.load(columns + at, mask=inside, other=0.0)
+    tl.store(out + client * N + i, total, mask=i < N)
 
 
 @triton.jit
@@ -51,17 +111,19 @@ def _weight_kernel(
     x, grad, partial,
     B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     M, N_RED: tl.constexpr, K, PER_SPLIT: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """partial[split, k, o, (c, r, s)]: grad[k, o, m] * x[k, b, c, oh + r, ow + s], summed over a split of m."""
+    """partial[split, k, o, (c, r, s)]: grad[k, o, m] * x[k, b, c, oh + r - PAD, ow + s - PAD], summed over a split."""
     client = tl.program_id(2).to(tl.int64)
     split = tl.program_id(1)
     tiles = tl.cdiv(N_RED, BK)
     o = (tl.program_id(0) // tiles) * BN + tl.arange(0, BN)
     red = (tl.program_id(0) % tiles) * BK + tl.arange(0, BK)
+    c = red // (R * S)
     tap = red % (R * S)
-    offset = (red // (R * S)) * (H * W) + (tap // S) * W + tap % S
+    r = tap // S
+    s = tap % S
     x += client * B * C * H * W
     grad += client * B * CO * OH * OW
     acc = tl.zeros((BN, BK), dtype=tl.float32)
@@ -69,14 +131,19 @@ def _weight_kernel(
         m = split * PER_SPLIT + step + tl.arange(0, BM)
         b = m // (OH * OW)
         rest = m % (OH * OW)
+        oh = rest // OW
+        ow = rest % OW
         g = tl.load(
             grad + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :],
             mask=(m[None, :] < M) & (o[:, None] < CO),
             other=0.0,
         )
-        base = b * (C * H * W) + (rest // OW) * W + rest % OW
+        ih = oh[None, :] - PAD + r[:, None]
+        iw = ow[None, :] - PAD + s[:, None]
         inside = (m[None, :] < M) & (red[:, None] < N_RED)
-        a = tl.load(x + base[None, :] + offset[:, None], mask=inside, other=0.0)
+        if PAD > 0:
+            inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+        a = tl.load(x + b[None, :] * (C * H * W) + c[:, None] * (H * W) + ih * W + iw, mask=inside, other=0.0)
         acc = tl.dot(g, tl.trans(a), acc, input_precision=PRECISION)
     at = ((split * K + client) * CO + o[:, None]) * N_RED + red[None, :]
     tl.store(partial + at, acc, mask=(o[:, None] < CO) & (red[None, :] < N_RED))
@@ -157,28 +224,43 @@ def weight_settings(outputs: int, red: int, precision: str) -> dict[str, int]:
     return {"BM": 32, "BK": 64, "num_warps": 4, "num_stages": 4}
 
 
-def forward(x: Tensor, weight: Tensor, padding: int, flipped: bool, precision: str) -> Tensor:
+def forward(x: Tensor, weight: Tensor, padding: int, precision: str) -> Tensor:
     """See `client_conv.client_conv`."""
-    if flipped:  # [K, O, C, R, S] -> [K, C, O, R, S], every kernel turned round
-        weight = weight.flip(3, 4).transpose(1, 2).contiguous()
-    x = pad(x, (padding,) * 4) if padding else x
     k, batch, channels, height, width = x.shape
     outputs, _, rows, columns = weight.shape[1:]
-    out_h, out_w = height - rows + 1, width - columns + 1
+    out_h, out_w = height + 2 * padding - rows + 1, width + 2 * padding - columns + 1
     y = torch.empty(k, batch, outputs, out_h, out_w, device=x.device, dtype=x.dtype)
     m, red = batch * out_h * out_w, channels * rows * columns
     settings: dict[str, Any] = {**forward_settings(outputs, red, precision), "BN": _block(outputs, 64)}
     grid = (triton.cdiv(m, settings["BM"]), triton.cdiv(outputs, settings["BN"]), k)
     _forward_kernel[grid](
         x, weight, y, batch, channels, height, width, outputs, out_h, out_w, m, red,
-        R=rows, S=columns, PRECISION=precision, **settings,
+        R=rows, S=columns, PAD=padding, PRECISION=precision, **settings,
     )  # fmt: skip
     return y
 
 
+def input_gradient(grad: Tensor, weight: Tensor, height: int, width: int, padding: int, precision: str) -> Tensor:
+    """See `client_conv.client_conv_input`: one product into columns, which are then summed pixel by pixel."""
+    k, batch, outputs, out_h, out_w = grad.shape
+    _, _, channels, rows, columns = weight.shape
+    m, red = batch * out_h * out_w, channels * rows * columns
+    made = torch.empty(k, red, m, device=grad.device, dtype=grad.dtype)
+    grid = (triton.cdiv(m, 128), triton.cdiv(red, 64), k)
+    _column_kernel[grid](
+        weight, grad, made, batch, outputs, out_h * out_w, m, red, PRECISION=precision,
+        BM=128, BN=min(32, _block(outputs, 32)), BK=64, num_warps=4, num_stages=2,
+    )  # fmt: skip
+    out = torch.empty(k, batch, channels, height, width, device=grad.device, dtype=grad.dtype)
+    n = batch * channels * height * width
+    _fold_kernel[(triton.cdiv(n, 512), k)](
+        made, out, n, m, channels, height, width, out_h, out_w, R=rows, S=columns, PAD=padding, BLOCK=512, num_warps=4
+    )
+    return out
+
+
 def weight_gradient(x: Tensor, grad: Tensor, rows: int, columns: int, padding: int, precision: str) -> Tensor:
     """See `client_conv.client_conv_weight`."""
-    x = pad(x, (padding,) * 4) if padding else x
     k, batch, channels, height, width = x.shape
     outputs, out_h, out_w = grad.shape[2:]
     m, red = batch * out_h * out_w, channels * rows * columns
@@ -192,7 +274,7 @@ def weight_gradient(x: Tensor, grad: Tensor, rows: int, columns: int, padding: i
     partial = torch.empty(splits, k, outputs, red, device=x.device, dtype=torch.float32)
     _weight_kernel[(tiles, splits, k)](
         x, grad, partial, batch, channels, height, width, outputs, out_h, out_w, m, red, k, per_split,
-        R=rows, S=columns, PRECISION=precision, BM=bm, BN=bn, BK=bk,
+        R=rows, S=columns, PAD=padding, PRECISION=precision, BM=bm, BN=bn, BK=bk,
         num_warps=settings["num_warps"], num_stages=settings["num_stages"],
     )  # fmt: skip
     total = partial[0] if splits == 1 else partial.sum(0)

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from motley.core.errors import InputError
-from motley.core.vmapped import is_vmapped, is_wrapped
+from motley.core.vmapped import is_vmapped
 from motley.nets.client_conv import ClientConv, Pool, available
 
 FORMULATIONS = ("auto", "direct", "kernel")
@@ -78,7 +78,7 @@ def max_pool(x: Tensor) -> Tensor:
     CPU it takes 0.6 of the time of `F.max_pool2d`, and `amax` 1.3. A NaN beside a number may lose against it.
     With ``direct`` and one client alone it is `F.max_pool2d`.
     """
-    if _formulation.get() == "direct" and not is_wrapped(x):
+    if _formulation.get() == "direct" and not is_vmapped(x):
         return F.max_pool2d(x, 2)
     if x.is_cuda and available() and _formulation.get() != "direct":
         return cast(tuple[Tensor, Tensor], Pool.apply(x))[0]

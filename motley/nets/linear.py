@@ -10,6 +10,8 @@ from motley.nets.registry import Split, model, numbers
 class Logistic(Split):
     """One linear layer on the flattened input."""
 
+    is_linear = True  # an executor may train it as such
+
     def __init__(self, n_inputs: int, classes: int, zero: bool) -> None:
         super().__init__()
         self.head = nn.Linear(n_inputs, classes)

@@ -21,7 +21,7 @@ from motley.fleet.fleet import Fate
 from motley.protocol.federation import Weights
 from motley.run.charges import Ticket
 from motley.run.federation import Aloft, SimulatedFederation
-from motley.run.files import sha256_of, write_json, write_tensors
+from motley.run.files import own_copy, sha256_of, write_json, write_tensors
 
 VERSION = 1
 _KEYS = ("round", "now", "state", "sha256", "clients", "flights", "upload_bytes", "wall")
@@ -39,7 +39,7 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
     flights, shared = _flights(fed)
     tensors.update(shared)
     name = f"state-{fed.round:06d}.safetensors"
-    digest = write_tensors(folder / name, _apart(tensors))
+    digest = write_tensors(folder / name, tensors)
     content = {
         "version": VERSION,
         "round": fed.round,
@@ -56,17 +56,6 @@ def save(fed: SimulatedFederation, folder: Path, extra: dict[str, Any]) -> None:
         if path.name != name:
             path.unlink()
     fed.store.drop_unused()
-
-
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, none sharing memory with another (parts may send down their very state)."""
-    seen: set[int] = set()
-    made: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        made[name] = tensor.clone() if place in seen else tensor
-        seen.add(place)
-    return made
 
 
 def _flights(fed: SimulatedFederation) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
@@ -133,7 +122,7 @@ def restore(fed: SimulatedFederation, folder: Path, content: dict[str, Any]) -> 
         )
     device = fed.weights.value.device
     try:
-        named = {key: value.to(device) for key, value in safetensors.torch.load_file(path).items()}
+        named = {key: own_copy(value, device) for key, value in safetensors.torch.load_file(path).items()}
     except SafetensorError as error:
         raise StateError(f"The checkpoint {path} cannot be read: {error}.") from None
     fed.weights = Weights(named["weights"])

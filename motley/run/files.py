@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 
@@ -43,6 +44,14 @@ def write_tensors(path: Path, named: dict[str, Tensor]) -> str:
     content = safetensors.torch.save(whole)
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
+
+
+def own_copy(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor read from a file, as one of torch's own making.
+
+    What is read lies anywhere in memory, and matrix products give other bits where their inputs are aligned otherwise.
+    """
+    return tensor.to(device) if torch.device(device).type != "cpu" else tensor.clone()
 
 
 def sha256_of(path: Path) -> str:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 from motley.core.errors import StateError
 from motley.core.trees import from_named, to_named
 from motley.core.types import Tree, tree_bytes
-from motley.run.files import sha256_of, write_tensors
+from motley.run.files import own_copy, sha256_of, write_tensors
 
 State = dict[str, Tree]
 
@@ -108,7 +108,7 @@ class ClientStore:
                 named = {key[len(prefix) :]: file.get_tensor(key) for key in file.keys() if key.startswith(prefix)}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise StateError(f"The state of client {client} cannot be read back from {path}: {error}.") from None
-        state: State = from_named({key: value.to(self.device) for key, value in named.items()})
+        state: State = from_named({key: own_copy(value, self.device) for key, value in named.items()})
         return state
 
     def checkpoint(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from motley.core.types import Round, Tree, Updates
 from motley.server.aggregate import layerwise_mean
 
 
-@part("aggregate")
+@part("aggregate", silent="it agrees with the default where everybody trains every layer")
 def whole_model_mean() -> Part:
     """Averages whole models, with layers a client left untouched counted as it received them (AMA-FES, eq. 3 and 5).
 

@@ -68,7 +68,7 @@ def none_left(session: int) -> bool:
 @pytest.fixture(scope="module")
 def whole() -> str:
     """The model of the uninterrupted run."""
-    model: str = run(load(RECIPE[0], RECIPE[1:])).summary["model_sha256"]
+    model: str = run(load(RECIPE[0], [*RECIPE[1:], "executor=loop"])).summary["model_sha256"]
     return model
 
 

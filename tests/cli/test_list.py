@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from motley import cli
 from motley.commands.listing import KINDS
 from tests.cli.conftest import Motley
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -39,3 +45,23 @@ def test_parts_say_seam_hooks_and_arguments(motley: Motley) -> None:
     assert rows["proximal"]["seam"] == "objective"
     assert rows["proximal"]["hooks"] == ["penalty"]
     assert rows["proximal"]["parameters"] == {"mu": 0.01}
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys\nsys.argv = ['motley', '--help']\nfrom motley.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert not {'torch', 'numpy', 'sklearn', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("run", "report", "reproduce", "privacy", "describe", "tune", "bench"):
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.LATER)
+def test_commands_that_are_loaded_when_called(motley: Motley, name: str) -> None:
+    end = motley(name, "--help")
+    assert end.code == 0
+    assert f"motley {name}" in end.out
+    assert cli.LATER[name][2].rstrip(".") in end.out

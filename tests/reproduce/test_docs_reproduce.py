@@ -52,7 +52,7 @@ def test_reproductions_on_the_page_exist_with_as_many_runs() -> None:
     for name, count in rows:
         made = spec.read(name)
         cells, _, seeds = count.partition(" x ")
-        assert (len(made.cells()), len(made.seeds)) == (int(cells), int(seeds or 1))
+        assert (len(made.cells()), len(made.draws())) == (int(cells), int(seeds or 1))
 
 
 def test_the_file_on_the_page_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,16 +31,18 @@ async def wandering(fed: Federation) -> None:
             fed.aggregate(rnd, await fed.arrivals(at_least=2))
 
 
-def wander(key: Key, client: int, number: int, fate: Fate) -> Fate:
+class Wander(tiny.OneByOne):
     """Some are late by rounds, some by seconds, some are lost; the clock sees many ties."""
-    chance = key.fold("wander", client, number).generator()
-    lost, rounds, delay = chance.random() < 0.15, int(chance.integers(0, 4)), float(chance.integers(0, 3))
-    return fate._replace(lost=lost, delay_rounds=rounds, delay=delay)  # NumPy's own types on purpose
+
+    def one(self, client: int, number: int, fate: Fate) -> Fate:
+        chance = Key.root(8).fold("wander", client, number).generator()
+        lost, rounds, delay = chance.random() < 0.15, int(chance.integers(0, 4)), float(chance.integers(0, 3))
+        return fate._replace(lost=lost, delay_rounds=rounds, delay=delay)
 
 
 def even_fleet() -> Fleet:
     """Devices and links so fast that only whole seconds of delay count: many ties."""
-    fleet = Fleet.ideal(12, Key.root(9)).with_(fortune=(wander,))
+    fleet = Fleet.ideal(12, Key.root(9)).with_(fortune=(Wander(),))
     fast = np.full(12, np.inf)
     return fleet.with_(flops=fast, up=fast, down=fast)
 
@@ -48,7 +50,11 @@ def even_fleet() -> Fleet:
 CASES: dict[str, dict[str, Any]] = {
     "scaffold": {"method": "scaffold+fedavgm", "fleet": None},
     "ties": {"method": "scaffold+fedavgm", "fleet": even_fleet(), "protocol": "wandering"},
-    "uneven": {"method": "feddyn", "fleet": tiny.uneven_fleet(12).with_(fortune=(wander,)), "protocol": "wandering"},
+    "uneven": {
+        "method": "feddyn+scaffold",
+        "fleet": tiny.uneven_fleet(12).with_(fortune=(Wander(),)),
+        "protocol": "wandering",
+    },
 }
 
 

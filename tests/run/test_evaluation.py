@@ -41,6 +41,14 @@ def test_scores_are_those_of_scikit_learn(seed: int, n_classes: int) -> None:
             assert math.isnan(found.per_class[c])
 
 
+def test_a_class_that_is_neither_there_nor_guessed_does_not_count() -> None:
+    """F1 of class 0: 2 * 1 / (2 + 1), of class 1: 2 * 1 / (1 + 2)."""
+    guess = torch.tensor([0, 1, 1])
+    found = scores(torch.eye(5)[guess], torch.tensor([0, 0, 1]))
+    assert found.macro_f1 == pytest.approx(2 / 3)
+    assert [math.isnan(value) for value in found.per_class] == [False, False, True, True, True]
+
+
 def test_auc_by_hand() -> None:
     """Pairs (positive, negative): 3 of 4 in order, one tie counts half."""
     assert area_under_curve(torch.tensor([0.1, 0.4, 0.4, 0.8]), torch.tensor([0, 0, 1, 1])) == 3.5 / 4

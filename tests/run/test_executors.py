@@ -12,9 +12,9 @@ from motley.core.errors import InputError, TrainingError, UnknownNameError
 from motley.core.part import PARTS, Part, compose, part
 from motley.fleet.fleet import Fate
 from motley.methods import make_method
+from motley.run.charges import Ticket
 from motley.run.executors import EXECUTORS
 from motley.run.executors.pool import Pool, _Slots
-from motley.run.federation import Ticket
 from motley.run.runner import Run
 from motley.server.step import mix_with_previous
 from tests import tiny
@@ -87,7 +87,7 @@ def test_failures_in_workers_are_told() -> None:
     run = Run(tiny.experiment(compose(fails_on_some_clients()), executor="pool", workers=1), None)
 
     def train(client: int) -> Any:
-        ticket = Ticket(client, 1, run.fed.weights, {}, {}, 1.0, 1.0, 1.0, 0.1, 0.0, Fate())
+        ticket = Ticket(client, 1, run.fed.weights, {}, {}, 1.0, 1.0, 1.0, 1.0, 0.1, 0.0, Fate())
         return run.executor.run([run.fed._job(ticket)])
 
     try:

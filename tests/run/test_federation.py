@@ -18,6 +18,7 @@ from motley.fleet.fleet import Fate, Fleet
 from motley.methods import make_method
 from motley.nets.cost import flops
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation
+from motley.run.charges import Ticket
 from motley.run.executors import Job
 from motley.run.federation import EMPTY_ROUND_SECONDS
 from motley.run.runner import Run
@@ -75,10 +76,10 @@ def with_seconds(seconds: list[float], method: Method | None = None, **given: An
     """A run in which client i takes exactly ``seconds[i]``, and its delay."""
     run, spy = make_run(method, fleet=Fleet.ideal(6, Key.root(0)).with_(**given.pop("fleet", {})), **given)
 
-    def duration(flight: Any) -> float:
-        return seconds[flight.client] + float(flight.ticket.fate.delay)
+    def duration(ticket: Ticket, trained: Any) -> float:
+        return seconds[ticket.client] + ticket.fate.delay
 
-    run.fed._duration = duration  # type: ignore[method-assign]
+    run.fed.charges.duration = duration  # type: ignore[method-assign]
     return run, spy
 
 
@@ -94,7 +95,7 @@ def test_times_and_bytes_by_hand() -> None:
         flops=np.array([1e3, 2e3, 3e3, 4e3, 5e3, 6e3]),
         down=np.arange(1.0, 7.0) * 100,
         up=np.arange(1.0, 7.0) * 10,
-        fortune=(tiny.Lost((1, 1)), lambda key, client, number, fate: fate._replace(delay=0.5 * client)),
+        fortune=(tiny.Lost((1, 1)), tiny.Delay({client: 0.5 * client for client in range(6)})),
     )
     run, _ = make_run(make_method("scaffold"), fleet=fleet, rounds=2, cohort=6, epochs=2.0)
     arrived: dict[tuple[int, int], Arrival] = {}
@@ -373,12 +374,13 @@ def test_a_failing_executor_ends_the_run() -> None:
 
 
 def test_the_same_seed_gives_every_method_the_same_fate_and_cohorts() -> None:
-    def chance(key: Key, client: int, number: int, fate: Fate) -> Fate:
-        return fate._replace(lost=bool(key.fold("chance", client, number).generator().random() < 0.3))
+    class Chance(tiny.OneByOne):
+        def one(self, client: int, number: int, fate: Fate) -> Fate:
+            return fate._replace(lost=bool(Key.root(1).fold(client, number).generator().random() < 0.3))
 
     counts = []
     for spec in ("fedavg", "scaffold", "fedadam"):
-        run, spy = with_seconds([1.0] * 6, make_method(spec), rounds=4, cohort=4, fleet={"fortune": (chance,)})
+        run, spy = with_seconds([1.0] * 6, make_method(spec), rounds=4, cohort=4, fleet={"fortune": (Chance(),)})
         run.go()
         counts.append([sorted(batch) for batch in spy.batches])
     assert counts[0] == counts[1] == counts[2]

@@ -24,6 +24,7 @@ from motley.core.errors import InputError
 from motley.core.types import Client, Data, Facts, Tree, stack_trees
 from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
+from motley.run.executors import fused
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.loop import one_thread
@@ -31,7 +32,7 @@ from motley.run.executors.steps import Inputs, Shared, client_axes, first, make_
 from motley.run.executors.tables import Batches, Table, ladder
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 
-SCALED_BYTES = 1 << 30  # training sets up to this size are kept as float32 on a CPU
+SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this size are kept as float32
 BLOCK_BYTES = 1 << 23  # samples fetched at once on a CPU
 
 
@@ -107,7 +108,7 @@ class Batched:
         self.device = torch.device(pick(device))
         self.cuda = self.device.type == "cuda"
         self.in_place = True  # parameters and optimizer state are updated where they lie
-        self.any_width = not self.cuda  # one trace for all widths (always so where steps are not captured)
+        self.any_width = not self.cuda  # one trace for all widths
         self.data = moved(data, self.device)
         self.sizes = data.sizes
         self.index = torch.from_numpy(data.partition.index).to(self.device)
@@ -299,10 +300,16 @@ class Batched:
         self._count(group, total)
         if group.span.first >= group.span.last or total == 0:
             return c
+        if fused.fits(self.training, self.data):
+            params = c.params.contiguous().clone()
+            losses = fused.train(
+                self.training, self.data, params, group.facts.lr, group.steps, batches.table(0, total, k)
+            )
+            return self._closed(group, c.with_(params=params), losses)
         if self.cuda:
             return self._train_captured(group, c, batches.table(0, total, k), total)
         params = c.params.clone() if self.in_place else c.params
-        moving = (params, vmap(self.training.optimizer.init)(params))
+        moving = (params, tree_map(lambda leaf: leaf.contiguous(), vmap(self.training.optimizer.init)(params)))
         parked: list[Tensor] = []
         losses = torch.zeros(total, k, device=self.device)
         s = 0
@@ -338,7 +345,7 @@ class Batched:
             mask = None if drawn.mask is None else drawn.mask[some]
             inputs = self._inputs(here, Table(drawn.rows[some], mask), numbers[some], *counts)
             columns = [[None] * len(inputs.x) if column is None else column.unbind() for column in inputs]
-            if group.step is None:
+            if group.step is None or not self.any_width:
                 group.step = self._step(group, (moving, Inputs(*(column[0] for column in columns)), here))
             for row in zip(*columns, strict=True):
                 *leaves, loss = group.step.flat(*leaves, *row, *fixed)
@@ -377,9 +384,21 @@ class Batched:
         return min([until, *ends])
 
     def _step(self, group: Group, args: tuple[Any, ...]) -> Traced:
+        """The traced step of a group for (moving, inputs, clients)."""
         what = (group.span, group.masked, group.shared)
         axes = (0, args[1].axes, client_axes(args[2], group.shared))
         return self._trace(("step", *what), make_step(self.training, *what, self.in_place), args, axes)
+
+    def _step_from_rows(self, group: Group, args: tuple[Any, ...]) -> Traced:
+        """As `_step`, with the fetching of samples: for (moving, rows and mask, step number, clients, counts)."""
+        what = (group.span, group.masked, group.shared)
+        step = make_step(self.training, *what, self.in_place)
+
+        def whole(moving: Any, drawn: Table, number: Tensor, c: Client, counts: tuple[Tensor, Tensor]) -> Any:
+            return step(moving, self._inputs(c, drawn, number, *counts), c)
+
+        axes = (0, Table(0, None if args[1].mask is None else 0), None, client_axes(args[3], group.shared), 0)  # type: ignore[arg-type]
+        return self._trace(("rows", *what), whole, args, axes)
 
     def _epoch_ends(self, group: Group, c: Client, params: Tensor, losses: Tensor, s: int) -> tuple[Client, Tensor]:
         """Runs the parts' `epoch` hooks on the clients whose epoch ended with step s."""
@@ -457,8 +476,8 @@ class Batched:
             here = first(buffers.c, width, group.shared)
             moving = (here.params, tree_map(lambda leaf: leaf[:width], buffers.state))
             counts = (buffers.steps[:width], buffers.per_epoch[:width])
-            args = (moving, self._inputs(here, Table(rows, mask), buffers.s, *counts), here)
-            traced = self._step(group, args)
+            args = (moving, Table(rows, mask), buffers.s, here, counts)
+            traced = self._step_from_rows(group, args)
             used.append(traced)  # the graph reads its constants
             _, _, loss = traced(*args)
             buffers.losses[:, :width].index_copy_(0, buffers.s, loss[None])
@@ -515,12 +534,12 @@ def pick(device: str) -> str:
 def moved(data: FederatedData, device: torch.device) -> FederatedData:
     """The data with its training samples, and what changes them, on a device.
 
-    On a CPU samples are scaled beforehand, where they are not too large.
+    Samples are scaled beforehand, where they are not too large.
     """
     dataset = data.dataset
     placed = replace(
         dataset, x=dataset.x.to(device), y=dataset.y.to(device), scaling=tensors_to(dataset.scaling, device)
     )
-    if device.type == "cpu" and dataset.scaling is not None and 4 * dataset.x.numel() <= SCALED_BYTES:
+    if dataset.scaling is not None and 4 * dataset.x.numel() <= SCALED_BYTES[device.type]:
         placed = replace(placed, x=placed.inputs(placed.x), scaling=None)
     return replace(data, dataset=placed, transforms=tuple(tensors_to(one, device) for one in data.transforms))

@@ -33,7 +33,8 @@ def to_wire(tree: Any) -> Any:
 def from_wire(tree: Any) -> Any:
     import numpy as np
 
-    return tree_map(lambda leaf: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf, tree)
+    # Cloned: matrix products give other bits where their inputs are aligned otherwise than torch aligns its own.
+    return tree_map(lambda leaf: torch.from_numpy(leaf).clone() if isinstance(leaf, np.ndarray) else leaf, tree)
 
 
 def _work(serve: Callable[..., None], pipe: Connection, *given: Any) -> None:

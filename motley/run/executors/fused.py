@@ -1,0 +1,53 @@
+"""The whole local training of linear models as one kernel: each client is one block of threads that holds its weights
+in registers from its first step to its last.
+
+For a linear softmax model trained by plain SGD, with no part that changes the loss or the gradient, this is what the
+general path computes, without a launch per operation. Everything else takes the general path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from motley.client.optimizer import SGD
+from motley.client.trainer import Training
+from motley.data.federated import FederatedData
+from motley.nets.client_conv import available
+
+_WITHIN_STEPS = ("trainable", "view", "logits", "penalty", "gradient", "epoch")
+LARGEST_INPUT, MOST_CLASSES, LARGEST_BATCH = 1024, 32, 64
+
+
+def fits(training: Training, data: FederatedData) -> bool:
+    """Whether a run can be trained by this kernel."""
+    optimizer, net, batch = training.optimizer, training.net, training.batch_size
+    plain = isinstance(optimizer, SGD) and optimizer.momentum == 0 and training.precision != "bf16"
+    linear = getattr(net.module, "is_linear", False) and net.n_layers == 1
+    small = net.n_features <= LARGEST_INPUT and net.n_classes <= MOST_CLASSES and batch <= LARGEST_BATCH
+    ready = data.dataset.scaling is None and data.dataset.x.dtype == torch.float32 and not data.transforms
+    free = not any(training.method.has(hook) for hook in _WITHIN_STEPS)
+    return plain and linear and small and ready and free and data.dataset.x.is_cuda and available()
+
+
+def train(training: Training, data: FederatedData, params: Tensor, lr: Tensor, steps: Tensor, batches: Any) -> Tensor:
+    """Trains K clients in place (params [K, P]) on their minibatches (rows and mask [S, K, B]); losses [S, K]."""
+    import triton
+
+    from motley.run.executors.fused_kernel import descend
+
+    rows, mask = batches
+    optimizer = training.optimizer
+    assert isinstance(optimizer, SGD)
+    n_inputs, classes = training.net.n_features, training.net.n_classes
+    losses = torch.zeros(rows.shape[:2], device=params.device)
+    precision = "tf32x3" if training.precision == "float32" else "tf32"
+    descend[(len(params),)](
+        data.dataset.x.flatten(1), data.dataset.y, rows, rows if mask is None else mask, params, steps, lr, losses,
+        len(params), D=n_inputs, C=classes, B=rows.shape[2], DECAY=optimizer.weight_decay, MASKED=mask is not None,
+        PRECISION=precision, BD=triton.next_power_of_2(n_inputs), BC=max(16, triton.next_power_of_2(classes)),
+        BB=max(16, triton.next_power_of_2(rows.shape[2])), num_warps=8, num_stages=1,
+    )  # fmt: skip
+    return losses
