@@ -49,27 +49,28 @@ class Charges:
         self.training, self.data, self.fleet, self.cost = training, data, fleet, cost
         self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
         self.payload_bytes: int | None = None  # bytes of an encoded update; likewise
-        self._seconds_per_flop = 1.0 / fleet.flops
-        self._capability = fleet.flops / fleet.flops.max()
+        self._quickest = float(fleet.flops.max())
         self._share_table: dict[float, Tensor] = {}  # width -> share of each layer
+        self._layer_bytes: dict[tuple[float, ...], int] = {}  # trained layers -> their bytes
+        self._flops = [flops(cost, frozen) for frozen in range(cost.n_layers + 1)]  # a sample, by frozen layers
 
     def facts(self, ticket: Ticket) -> FactsRow:
         """What the client knows about itself and its task."""
         client, size = ticket.client, 4.0 * self.training.net.size
-        n = int(self.data.sizes[client])
+        n = self.data.partition.size(client)
         return FactsRow(
             client=client,
             round=ticket.round,
             n=float(n),
-            labels=self.data.labels[client],
+            labels=self.data.labels_of(client),
             lr=ticket.lr,
             epochs=ticket.done,
             steps=float(n_steps(ticket.done, n, self.training.batch_size)),
             limited=float(self.fleet.limited[client]),
-            speed=n * flops(self.cost, 0) * float(self._seconds_per_flop[client]),
+            speed=n * self._flops[0] / float(self.fleet.flops[client]),
             upload=size / float(self.fleet.up[client]),
             download=size / float(self.fleet.down[client]),
-            capability=float(self._capability[client]),
+            capability=float(self.fleet.flops[client]) / self._quickest,
         )
 
     def trainable(self, ticket: Ticket) -> Tensor:
@@ -107,18 +108,25 @@ class Charges:
     def upload_bytes(self, ticket: Ticket, trained: Tensor) -> int:
         """The layers that were trained (or what they were encoded into), and what parts report beside them."""
         shares = self.shares(ticket)
-        sizes = self.training.net.layout.layer_sizes * trained.cpu()
-        layers = 4 * int((sizes if shares is None else sizes * shares).sum().round())
-        payload = layers if self.payload_bytes is None else self.payload_bytes
+        payload = self._bytes_of(trained, shares) if self.payload_bytes is None else self.payload_bytes
         return payload + (self.extra_bytes or 0)
+
+    def _bytes_of(self, trained: Tensor, shares: Tensor | None) -> int:
+        """Bytes of the trained layers; remembered, since thousands of clients train the same few sets of layers."""
+        if shares is not None:
+            return 4 * int((self.training.net.layout.layer_sizes * trained.cpu() * shares).sum().round())
+        key = tuple(trained.tolist())
+        if key not in self._layer_bytes:
+            self._layer_bytes[key] = 4 * int((self.training.net.layout.layer_sizes * trained.cpu()).sum().round())
+        return self._layer_bytes[key]
 
     def duration(self, ticket: Ticket, trained: Tensor | None) -> float:
         """Seconds from dispatch to arrival: download, compute, upload, delay. ``trained`` [L], where known already."""
         client = ticket.client
         if trained is None:
             trained = self.trainable(ticket)
-        samples = ticket.worked * float(self.data.sizes[client])
-        compute = samples * self.flops_per_sample(ticket, trained) * float(self._seconds_per_flop[client])
+        samples = ticket.worked * self.data.partition.size(client)
+        compute = samples * self.flops_per_sample(ticket, trained) / float(self.fleet.flops[client])
         download = self.download_bytes(ticket) / float(self.fleet.down[client])
         upload = self.upload_bytes(ticket, trained) / float(self.fleet.up[client]) if ticket.done > 0 else 0.0
         return download + compute + upload + ticket.fate.delay
@@ -128,10 +136,10 @@ class Charges:
         shares = self.shares(ticket)
         if shares is not None:
             return self._narrow(shares)
-        later = flops(self.cost, span_of(trained)[0].first)
+        later = self._flops[span_of(trained)[0].first]
         if not self.training.method.adaptive:
             return later
-        first = flops(self.cost, span_of(self.trainable(ticket))[0].first)
+        first = self._flops[span_of(self.trainable(ticket))[0].first]
         whole_epochs = min(1.0, ticket.worked)
         return (whole_epochs * first + (ticket.worked - whole_epochs) * later) / max(ticket.worked, 1e-12)
 

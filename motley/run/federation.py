@@ -106,6 +106,13 @@ class Flying:
         return self.arrival
 
 
+class Flights(dict[Flying, None]):
+    """Flights in the order in which they came; one is found and removed without a search."""
+
+    append = dict.setdefault
+    remove = dict.pop
+
+
 class SimulatedFederation:
     """Implements `protocol.Federation` for one run."""
 
@@ -144,15 +151,15 @@ class SimulatedFederation:
         self.round = 0
         self.tally = Tally()
         self.came: Updates | None = None  # what was last handed on or merged in this round
-        self._air: list[Flying] = []  # dispatched, neither delivered nor given up
-        self._inbox: list[Flying] = []  # arrived, not yet taken by the protocol
+        self._air = Flights()  # dispatched, neither delivered nor given up
+        self._inbox = Flights()  # arrived, not yet taken by the protocol
         self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
         self._launched = 0
         self._news: asyncio.Future[None] | None = None
         self._ended: list[tuple[Ticket, bool]] = []  # tasks over since the last round's end, and whether they arrived
         self._choices = 0  # selections made in this round
-        self.chosen = np.zeros(data.n_clients, np.int64)  # tasks each client was given
-        self.heard = np.zeros(data.n_clients, np.int64)  # updates of each client that were merged
+        self.chosen = np.zeros(data.n_clients, np.int32)  # tasks each client was given
+        self.heard = np.zeros(data.n_clients, np.int32)  # updates of each client that were merged
         self.trace: list[Event] | None = None  # set to a list to record every event
         self.charges = Charges(training, data, fleet, cost)
         self._sizes = torch.from_numpy(data.sizes.astype(np.float32))
@@ -236,8 +243,8 @@ class SimulatedFederation:
         starts = list(weights) if weights is not None else [self.weights] * len(ids)
         flights: list[Flight] = []
         columns = zip(plan.epochs.tolist(), plan.floor.tolist(), plan.lr.tolist(), plan.partial.tolist(), strict=True)
-        for client, start, (epochs, floor, rate, partial) in zip(ids, starts, columns, strict=True):
-            fate = self.fleet.fate(client, rnd.number)
+        fates = self.fleet.fates(ids, rnd.number).rows()
+        for client, start, fate, (epochs, floor, rate, partial) in zip(ids, starts, fates, columns, strict=True):
             worked, done = _work(epochs, floor, fate.affordable, bool(partial))
             ticket = Ticket(client, rnd.number, start, down, dials, epochs, floor, worked, done, rate, self.now, fate)
             flights.append(self._launch(ticket))
