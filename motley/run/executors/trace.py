@@ -118,10 +118,11 @@ FOLDED_BYTES = 1 << 26
 def _fold_constants(module: GraphModule) -> None:
     """Computes once what does not depend on the arguments (index tables, constants moved to a device)."""
     known: dict[Node, Any] = {}
+    written = _written(module)
     for node in list(module.graph.nodes):
         if node.op == "get_attr":
             known[node] = getattr(module, str(node.target))
-        if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _foldable(node, known):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _foldable(node, known, written):
             continue
         args, kwargs = map_arg((node.args, node.kwargs), lambda inner: known[inner])
         with torch.no_grad():
@@ -137,12 +138,27 @@ def _fold_constants(module: GraphModule) -> None:
         module.graph.erase_node(node)
 
 
-def _foldable(node: Node, known: dict[Node, Any]) -> bool:
+def _foldable(node: Node, known: dict[Node, Any], written: set[Node]) -> bool:
     op = node.target
     assert isinstance(op, OpOverload)
     changes = op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
-    written = any(isinstance(user.target, OpOverload) and user.target._schema.is_mutable for user in node.users)
-    return not changes and not written and all(inner in known for inner in node.all_input_nodes)
+    return not changes and node not in written and all(inner in known for inner in node.all_input_nodes)
+
+
+def _written(module: GraphModule) -> set[Node]:
+    """Nodes whose memory is written later, directly or through a view of it."""
+    found: set[Node] = set()
+    for node in module.graph.nodes:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            found.update(node.all_input_nodes)
+    for node in reversed(module.graph.nodes):
+        if node in found and (not isinstance(node.target, OpOverload) or _is_view(node.target)):
+            found.update(node.all_input_nodes)
+    return found
+
+
+def _is_view(op: OpOverload) -> bool:
+    return any(value.alias_info is not None for value in op._schema.returns)
 
 
 class Captured:
