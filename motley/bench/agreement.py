@@ -2,7 +2,7 @@
 
 Clients hold unequal numbers of samples with uneven classes, train fractions of epochs, some on limited devices. Each
 method runs for two rounds with the loop executor on the CPU and with the batched one on the given device; the global
-models are compared.
+models are compared, and the bytes that were sent.
 """
 
 from __future__ import annotations
@@ -106,16 +106,18 @@ def tiny_experiment(method: Method, model: str, **settings: Any) -> Experiment:
     return prepare(recipe, data=data, net=net, method=method, fleet=tiny_fleet())
 
 
-def _trained(method: Method, model: str, **settings: Any) -> Tensor:
-    return Run(tiny_experiment(method, model, **settings), None).go().params.cpu()
+def _trained(method: Method, model: str, **settings: Any) -> tuple[Tensor, list[int]]:
+    """The last global model, and the bytes sent up in each round, which tell what layers were trained."""
+    result = Run(tiny_experiment(method, model, **settings), None).go()
+    return result.params.cpu(), [record.bytes_up for record in result.records]
 
 
 def compare(subject: Subject, model: str, device: str) -> Row:
     """Both executors on one method."""
     method = subject.make()
     start = tiny_experiment(method, model).net.initial()
-    loop = _trained(method, model, executor="loop", device="cpu")
-    batched = _trained(subject.make(), model, executor="batched", device=device, workers=1)
+    loop, sent = _trained(method, model, executor="loop", device="cpu")
+    batched, sent_batched = _trained(subject.make(), model, executor="batched", device=device, workers=1)
     absolute = float((loop - batched).abs().max())
     scale = float((loop - start).abs().max())
     relative = absolute / scale if scale > 0 else absolute
@@ -128,7 +130,8 @@ def compare(subject: Subject, model: str, device: str) -> Row:
         "absolute": float(f"{absolute:.3g}"),
         "relative": float(f"{relative:.3g}"),
         "tolerance": tolerance,
-        "agrees": relative <= tolerance,
+        "same_bytes": sent == sent_batched,
+        "agrees": relative <= tolerance and sent == sent_batched,
     }
 
 

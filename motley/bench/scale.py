@@ -6,8 +6,6 @@ that what each one costs beside its arithmetic shows.
 
 from __future__ import annotations
 
-import gc
-import resource
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +17,7 @@ import numpy as np
 import torch
 
 from motley.bench.engine import pick_device
+from motley.bench.memory import held_bytes, peak_mb
 from motley.core.keys import Key
 from motley.data.dataset import Dataset, Scaling
 from motley.data.federated import FederatedData, Partition
@@ -32,6 +31,7 @@ Row = dict[str, Any]
 COHORTS = (10, 50, 200, 1000, 3000, 10_000)
 POPULATIONS = (1000, 10_000, 100_000, 1_000_000)
 WARMUP = 2
+FEW = 500
 
 
 class Task(NamedTuple):
@@ -94,21 +94,6 @@ def seconds_of_rounds(run: Run) -> list[float]:
     return [b - a for a, b in pairwise(stamps)]
 
 
-def resident_mb() -> float:
-    """Memory of this process that is in use now."""
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * resource.getpagesize() / 1e6
-    return peak_mb("cpu")
-
-
-def peak_mb(device: str) -> float:
-    """The most memory this process has used; on a GPU, that of the device."""
-    if device.startswith("cuda"):
-        return torch.cuda.max_memory_allocated() / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-
-
 def by_cohort(task: Task, cohort: int, rounds: int, device: str) -> Row:
     """One round of so many clients."""
     if device.startswith("cuda"):
@@ -135,21 +120,12 @@ def by_cohort(task: Task, cohort: int, rounds: int, device: str) -> Row:
 
 def by_population(task: Task, population: int, rounds: int, device: str, cohort: int = 50) -> Row:
     """The same small round in a large population, and what each idle client takes beside its samples."""
-    small = make_run(task, 1000, cohort, 1, device)
-    seconds_of_rounds(small)
-    small.executor.close()
-    del small
-    gc.collect()
-    before = resident_mb()
     run = make_run(task, population, cohort, WARMUP + rounds, device)
     try:
         seconds = statistics.median(seconds_of_rounds(run)[WARMUP:])
-        gc.collect()
-        used = 1e6 * (resident_mb() - before)
     finally:
         run.executor.close()
-    samples = run.experiment.data.partition.index.nbytes
-    idle = (used - samples) / population if population >= 100_000 else None  # below, the noise is larger
+    idle = (_beside_samples(run) - _beside_samples(_few(task, cohort, device))) / (population - FEW)
     steps = cohort * task.epochs * -(-task.samples // task.batch_size)
     return {
         "case": f"{task.name}, population",
@@ -161,8 +137,21 @@ def by_population(task: Task, population: int, rounds: int, device: str, cohort:
         "client_steps_per_s": _short(steps / seconds),
         "us_per_client_step": _short(1e6 * seconds / steps),
         "peak_mb": _short(peak_mb("cpu")),
-        "bytes_per_idle_client": None if idle is None else _short(max(0.0, idle)),
+        "bytes_per_idle_client": _short(idle),
     }
+
+
+def _few(task: Task, cohort: int, device: str) -> Run:
+    """The same run with few clients, to tell what does not grow with their number."""
+    run = make_run(task, FEW, min(cohort, FEW), WARMUP + 1, device)
+    seconds_of_rounds(run)
+    run.executor.close()
+    return run
+
+
+def _beside_samples(run: Run) -> int:
+    """Bytes that a run holds after its rounds, without the lists of who holds which sample."""
+    return held_bytes(run) - run.experiment.data.partition.index.nbytes
 
 
 def scale(
@@ -216,10 +205,9 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
         right.plot([row["population"] for row in own], [row["ms_per_round"] for row in own], "o-", color=COLOURS[0])
         right.set(xscale="log", xlabel="clients in the population", ylabel="ms per round of 50", ylim=(0, None))
         for row in own:
-            if row["bytes_per_idle_client"] is not None:
-                text = f"{row['bytes_per_idle_client']:.0f} bytes\nper idle client"
-                place = (row["population"], row["ms_per_round"])
-                right.annotate(text, place, (0, 10), textcoords="offset points", ha="right", fontsize=9, color="0.35")
+            text = f"{row['bytes_per_idle_client']:.0f} bytes\nper idle client"
+            place = (row["population"], row["ms_per_round"])
+            right.annotate(text, place, (0, 10), textcoords="offset points", ha="center", fontsize=9, color="0.35")
         for axes in (left, right):
             axes.grid(color="0.9", linewidth=0.7)
         path.parent.mkdir(parents=True, exist_ok=True)
