@@ -17,7 +17,7 @@ def layerwise_mean(net: Network, params: Tensor, updates: Updates, weights: Tens
     params [P], weights [K]. This is the default merge; with all layers trained it is FedAvg's weighted mean.
     """
     share = weights[:, None] * updates.trained  # [K, L]
-    if updates.width is not None:
+    if updates.width is not None and bool((updates.width < 1).any()):
         return _parameterwise(net, params, updates, net.layout.expand(share))
     total = share.sum(0)
     share = torch.where(total > 0, share / total.clamp_min(torch.finfo(share.dtype).tiny), torch.zeros_like(share))

@@ -1,0 +1,67 @@
+"""Every method against system heterogeneity runs on a rough fleet, alike on the loop and the batched executor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from motley.core.errors import ConflictError, InputError
+from motley.methods import METHODS, make_method
+from motley.run.runner import run as run_recipe
+
+NAMES = sorted(entry.name for entry in METHODS if entry.factory.__module__ == "motley.methods.system")
+WORLD: dict[str, Any] = {
+    "fleet": "uniform_spread+affordable(low=2, high=4)+loss(probability=0.1)+delay(probability=0.3, maximum_rounds=2)",
+    "clients": 8,
+    "cohort": 4,
+    "rounds": 3,
+    "epochs": 2,
+    "model": "mlp(hidden=[8, 6])",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_executors_agree(name: str) -> None:
+    loop = run_recipe("digits", **WORLD, method=name, executor="loop")
+    batched = run_recipe("digits", **WORLD, method=name, executor="batched", device="cpu")
+    assert torch.allclose(loop.params, batched.params, atol=1e-5)
+    assert bool(torch.isfinite(loop.params).all())
+    assert [record.staleness for record in loop.records] == [record.staleness for record in batched.records]
+
+
+def test_there_are_all_of_them() -> None:
+    wanted = "ama_async fedasync fedbuff safa fedat fedsae_ira fedsae_fassa freezefl heterofl fjord oort tifl"
+    assert {*wanted.split(), "power_of_choice", "fedcs", "rbcs", "ama_fes_async"} == set(NAMES)
+
+
+def test_combinations() -> None:
+    assert make_method("fedsae_ira+fedprox(partial=false)+ama").protocol == "synchronous"
+    assert make_method("freezefl(selection=false)+oort").has("select")
+    with pytest.raises(ConflictError, match="who trains"):
+        make_method("freezefl+oort")
+    with pytest.raises(ConflictError, match="updates into one model"):
+        make_method("fedasync+safa")
+    with pytest.raises(ConflictError, match="previous global model"):
+        make_method("ama_async+ama")
+
+
+def test_wrong_options_get_a_sentence() -> None:
+    with pytest.raises(InputError, match="buffer"):
+        run_recipe("digits", **WORLD, method="fedbuff(buffer=0)")
+    with pytest.raises(InputError, match="round_seconds, maximum_staleness, reselect"):
+        run_recipe("digits", **WORLD, method="ama_async", options={"seconds": 3})
+
+
+def test_late_clients_are_asked_again_only_where_they_keep_nothing() -> None:
+    plain = run_recipe("digits", **WORLD, method="ama_async")
+    keeping = run_recipe("digits", **WORLD, method="ama_async+scaffold")
+    assert len(plain.records) == len(keeping.records) == 3
+
+
+def test_how_the_model_serves_clients_is_measured_when_asked() -> None:
+    result = run_recipe("digits", **WORLD, method="fedavg", diagnostics=["service"])
+    extra = result.records[-1].extra
+    assert 0 <= extra["client_accuracy_worst_decile"] <= extra["client_accuracy"] <= 1
+    assert len(result.summary["fairness"]["chosen_by_speed"]) == 8
