@@ -346,7 +346,8 @@ class Batched:
             inputs = self._inputs(here, Table(drawn.rows[some], mask), numbers[some], *counts)
             columns = [[None] * len(inputs.x) if column is None else column.unbind() for column in inputs]
             if group.step is None or not self.any_width:
-                group.step = self._step(group, (moving, Inputs(*(column[0] for column in columns)), here))
+                example: Any = [column[0] for column in columns]
+                group.step = self._step(group, (moving, Inputs(*example), here))
             for row in zip(*columns, strict=True):
                 *leaves, loss = group.step.flat(*leaves, *row, *fixed)
                 seen.append(loss)
