@@ -27,6 +27,8 @@ def _narrow(widths: Widths, power: float) -> Part:
     if not good:
         raise InputError(f"The widths are {widths!r}; give a list of shares above 0 and up to 1, such as [1.0, 0.5].")
     table = sorted(float(w) for w in widths)
+    if table[0] == 1.0:
+        return Part()  # everybody trains the whole network
 
     def width(net: Network, facts: Facts) -> Tensor:
         return level(facts, torch.tensor(table, device=facts.capability.device), power)
@@ -54,6 +56,8 @@ def narrow_networks(widths: Widths = (1.0, 0.5, 0.25, 0.125, 0.0625), power: flo
     scaler does (linear and convolution layers). HeteroFL's masked loss and static batch norm are not part of this.
     """
     narrow = _narrow(widths, power)
+    if narrow.width is None:
+        return narrow
 
     def view(c: Client, params: Tensor) -> Tensor:
         assert narrow.width is not None
@@ -78,6 +82,8 @@ def ordered_dropout(widths: Widths = (0.2, 0.4, 0.6, 0.8, 1.0), power: float = 0
     equally likely. FjORD draws for every minibatch and can distil from the widest network; neither is done here.
     """
     narrow = _narrow(widths, power)
+    if narrow.width is None:
+        return narrow
     table = sorted(float(w) for w in widths)
 
     def view(c: Client, params: Tensor) -> Tensor:

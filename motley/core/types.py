@@ -63,14 +63,17 @@ class Data:
 
 
 class Batch(NamedTuple):
-    """A minibatch; rows with mask 0 are padding."""
+    """A minibatch; rows with mask 0 are padding. ``share`` is the mask over its sum, where that is known beforehand."""
 
     x: Tensor
     y: Tensor
     mask: Tensor | None = None
+    share: Tensor | None = None
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one value per sample over the samples that count."""
+        if self.share is not None:
+            return (values * self.share).sum()
         if self.mask is None:
             return values.mean()
         return (values * self.mask).sum() / self.mask.sum().clamp_min(1.0)

@@ -55,7 +55,7 @@ class Conv2d(nn.Conv2d):
         """``max_pool(self(input))``; the bias is added to the largest, which is the same and a quarter of the work."""
         if self._by_kernel(input):
             return self._biased(max_pool(cast(Tensor, ClientConv.apply(input, self.weight, int(self.padding[0])))))
-        return max_pool(super().forward(input))
+        return max_pool(self(input))  # called, so that hooks see it
 
     def _biased(self, y: Tensor) -> Tensor:
         return y if self.bias is None else y + self.bias[:, None, None]

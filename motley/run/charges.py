@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,6 +53,11 @@ class Charges:
         finite = np.minimum(fleet.flops, np.finfo(np.float64).max)  # devices that take no time are infinitely fast
         self._capability = finite / finite.max()
         self._share_table: dict[float, Tensor] = {}  # width -> share of each layer
+        method = training.method
+        self._alike = not (method.has("trainable") or method.has("width") or method.adaptive)
+        self._whole = flops(cost, 0)
+        self._everything = torch.ones(training.net.n_layers)
+        self._sent: tuple[Any, int] = (None, 0)  # what was last sent down, and its bytes
 
     def facts(self, ticket: Ticket) -> FactsRow:
         """What the client knows about itself and its task."""
@@ -67,7 +72,7 @@ class Charges:
             epochs=ticket.done,
             steps=float(n_steps(ticket.done, n, self.training.batch_size)),
             limited=float(self.fleet.limited[client]),
-            speed=n * flops(self.cost, 0) * float(self._seconds_per_flop[client]),
+            speed=n * self._whole * float(self._seconds_per_flop[client]),
             upload=size / float(self.fleet.up[client]),
             download=size / float(self.fleet.down[client]),
             capability=float(self._capability[client]),
@@ -100,16 +105,21 @@ class Charges:
 
     def download_bytes(self, ticket: Ticket) -> int:
         """The model, as wide as the client takes it, and what parts send beside it."""
-        shares = self.shares(ticket)
+        if ticket.down is not self._sent[0]:
+            self._sent = (ticket.down, tree_bytes(ticket.down))
+        shares = None if self._alike else self.shares(ticket)
         sizes = self.training.net.layout.layer_sizes
         parameters = self.training.net.size if shares is None else int((sizes * shares).sum().round())
-        return 4 * parameters + tree_bytes(ticket.down)
+        return 4 * parameters + self._sent[1]
 
     def upload_bytes(self, ticket: Ticket, trained: Tensor) -> int:
         """The layers that were trained (or what they were encoded into), and what parts report beside them."""
-        shares = self.shares(ticket)
-        sizes = self.training.net.layout.layer_sizes * trained.cpu()
-        layers = 4 * int((sizes if shares is None else sizes * shares).sum().round())
+        if self._alike:
+            layers = 4 * self.training.net.size
+        else:
+            shares = self.shares(ticket)
+            sizes = self.training.net.layout.layer_sizes * trained.cpu()
+            layers = 4 * int((sizes if shares is None else sizes * shares).sum().round())
         payload = layers if self.payload_bytes is None else self.payload_bytes
         return payload + (self.extra_bytes or 0)
 
@@ -117,9 +127,10 @@ class Charges:
         """Seconds from dispatch to arrival: download, compute, upload, delay. ``trained`` [L], where known already."""
         client = ticket.client
         if trained is None:
-            trained = self.trainable(ticket)
+            trained = self._everything if self._alike else self.trainable(ticket)
         samples = ticket.worked * float(self.data.sizes[client])
-        compute = samples * self.flops_per_sample(ticket, trained) * float(self._seconds_per_flop[client])
+        per_sample = self._whole if self._alike else self.flops_per_sample(ticket, trained)
+        compute = samples * per_sample * float(self._seconds_per_flop[client])
         download = self.download_bytes(ticket) / float(self.fleet.down[client])
         upload = self.upload_bytes(ticket, trained) / float(self.fleet.up[client]) if ticket.done > 0 else 0.0
         return download + compute + upload + ticket.fate.delay

@@ -69,14 +69,18 @@ class Chameleon:
     """A `Training` whose method can be changed from outside while worker processes hold it."""
 
     def __init__(self, training: Training, methods: tuple[Method, ...]) -> None:
-        self.net, self.optimizer, self.batch_size = training.net, training.optimizer, training.batch_size
-        self.full_span = training.full_span
+        self.training = training
         self.methods = methods
         self.chosen = torch.zeros(1, dtype=torch.int64).share_memory_()
 
     @property
     def method(self) -> Method:
         return self.methods[int(self.chosen)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "training":
+            raise AttributeError(name)
+        return getattr(self.training, name)
 
 
 @pytest.fixture(scope="module")

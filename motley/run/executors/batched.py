@@ -14,24 +14,26 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
-from torch.nn.functional import pad
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.func import vmap
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from motley.client.trainer import Outcome, Span, Training, bounds, corrected, finish, objective, reads_params, span_of
+from motley.client.trainer import Outcome, Span, Training, finish, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
 from motley.core.errors import InputError
-from motley.core.types import Batch, Client, Data, Facts, Tree, stack_trees
+from motley.core.types import Client, Data, Facts, Tree, stack_trees
 from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
 from motley.run.executors import fused
 from motley.run.executors.base import Job
+from motley.run.executors.buffers import Buffers
 from motley.run.executors.loop import one_thread
+from motley.run.executors.steps import Inputs, Shared, client_axes, first, make_step
 from motley.run.executors.tables import Batches, Table, ladder
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 
 SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this size are kept as float32
+BLOCK_BYTES = 1 << 23  # samples fetched at once on a CPU
 
 
 class Samples(Data):
@@ -62,13 +64,6 @@ class Samples(Data):
         return self._given
 
 
-class Shared(NamedTuple):
-    """Which inputs are the same for all clients of a group; those get no client axis."""
-
-    start: bool
-    down: bool
-
-
 @dataclass
 class Group:
     """Clients that run together, those with most steps first."""
@@ -87,6 +82,7 @@ class Group:
     per_epoch: Tensor  # [K] int64
     counts: list[int]  # steps, on the host
     epoch_steps: list[int]  # steps per epoch, on the host
+    step: Traced | None = None  # the same for all widths
 
 
 class Waste(NamedTuple):
@@ -286,7 +282,7 @@ class Batched:
         inside = place < sizes[:, None]
         rows = self.index[offsets[:, None] + torch.where(inside, place, 0)]
         mask = inside.to(torch.float32)
-        dims = (_dims(c, group.shared), 0, 0)
+        dims = (client_axes(c, group.shared), 0, 0)
         traced = self._trace((stage, group.shared), vmap(one, in_dims=dims), (c, rows, mask), dims)
         return traced(c, rows, mask)
 
@@ -334,24 +330,44 @@ class Batched:
     def _advance(
         self, group: Group, c: Client, moving: tuple[Tensor, Tree], batches: Batches, losses: Tensor, s: int, last: int
     ) -> tuple[Tensor, Tree]:
-        """Steps s to last-1 of the clients that move."""
+        """Steps s to last-1 of the clients that move; samples are fetched for as many steps at once as fit a block."""
         width = len(moving[0])
-        here = _first(c.with_(params=moving[0]), width, group.shared)
+        here = first(c.with_(params=moving[0]), width, group.shared)
         counts = (group.steps[:width], group.per_epoch[:width])
-        drawn = batches.table(s, last, width)
-        rows = drawn.rows.unbind()
-        masks = [None] * len(rows) if drawn.mask is None else drawn.mask.unbind()
-        numbers = torch.arange(s, last, device=self.device).unbind()
-        step = self._step(group, (moving, (rows[0], masks[0], numbers[0]), here, counts))
         leaves, spec = tree_flatten(moving)
-        fixed, _ = tree_flatten((here, counts))
+        fixed, _ = tree_flatten(here)
+        drawn = batches.table(s, last, width)
+        numbers = torch.arange(s, last, device=self.device)[:, None]
+        block = max(1, BLOCK_BYTES // (width * self.training.batch_size * self.data.dataset.x[0].numel() * 4))
         seen: list[Tensor] = []
-        for inputs in zip(rows, masks, numbers, strict=True):
-            *leaves, loss = step.flat(*leaves, *inputs, *fixed)
-            seen.append(loss)
+        for begin in range(0, last - s, block):
+            some = slice(begin, begin + block)
+            mask = None if drawn.mask is None else drawn.mask[some]
+            inputs = self._inputs(here, Table(drawn.rows[some], mask), numbers[some], *counts)
+            columns = [[None] * len(inputs.x) if column is None else column.unbind() for column in inputs]
+            if group.step is None or not self.any_width:
+                example: Any = [column[0] for column in columns]
+                group.step = self._step(group, (moving, Inputs(*example), here))
+            for row in zip(*columns, strict=True):
+                *leaves, loss = group.step.flat(*leaves, *row, *fixed)
+                seen.append(loss)
         losses[s:last, :width] = torch.stack(seen)
         made: tuple[Tensor, Tree] = tree_unflatten(leaves, spec)
         return made
+
+    def _inputs(self, c: Client, drawn: Table, numbers: Tensor, steps: Tensor, per_epoch: Tensor) -> Inputs:
+        """What the steps ``numbers`` [..., 1] of stacked clients take; ``drawn`` has the same leading shape."""
+        rows, mask = drawn
+        owner = c.facts.client[:, None].expand(rows.shape)
+        x, y = self.data.gather(rows.reshape(-1), owner.reshape(-1))
+        return Inputs(
+            x=x.view(*rows.shape, *x.shape[1:]),
+            y=y.view(rows.shape),
+            mask=mask,
+            share=None if mask is None else mask / mask.sum(-1, keepdim=True).clamp_min(1.0),
+            rate=(c.facts.lr * (numbers < steps)).unsqueeze(-1),
+            epoch=(numbers // per_epoch).to(torch.float32),
+        )
 
     def _phases(self, group: Group, total: int) -> list[tuple[int, int]]:
         """(width, step it runs until): as clients finish, the batch narrows; widths are rounded up to a few."""
@@ -369,68 +385,21 @@ class Batched:
         return min([until, *ends])
 
     def _step(self, group: Group, args: tuple[Any, ...]) -> Traced:
-        axes = (0, (0, None if args[1][1] is None else 0, None), _dims(args[2], group.shared), 0)
-        return self._trace(("step", group.span, group.masked, group.shared), self._step_function(group), args, axes)
+        """The traced step of a group for (moving, inputs, clients)."""
+        what = (group.span, group.masked, group.shared)
+        axes = (0, args[1].axes, client_axes(args[2], group.shared))
+        return self._trace(("step", *what), make_step(self.training, *what, self.in_place), args, axes)
 
-    def _step_function(self, group: Group) -> Callable[..., Any]:
-        """One minibatch step of w clients: (clients, optimizer state, rows, mask, ...) -> (params, state, loss)."""
-        training, span, masked = self.training, group.span, group.masked
-        low, high = bounds(training.net, span)
-        size = training.net.size
+    def _step_from_rows(self, group: Group, args: tuple[Any, ...]) -> Traced:
+        """As `_step`, with the fetching of samples: for (moving, rows and mask, step number, clients, counts)."""
+        what = (group.span, group.masked, group.shared)
+        step = make_step(self.training, *what, self.in_place)
 
-        def slope(c: Client, x: Tensor, y: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-            """The full gradient of one client, corrected, and its loss."""
-            batch = Batch(x, y, mask)
+        def whole(moving: Any, drawn: Table, number: Tensor, c: Client, counts: tuple[Tensor, Tensor]) -> Any:
+            return step(moving, self._inputs(c, drawn, number, *counts), c)
 
-            def loss_of(free: Tensor) -> tuple[Tensor, Tensor]:
-                return objective(training, c, free, span, batch)
-
-            gradient, data_term = grad(loss_of, has_aux=True)(c.params[low:high])
-            if high - low < size:
-                gradient = pad(gradient, (low, size - high))
-            return corrected(training, c, gradient), data_term
-
-        def slopes(tensors: list[Tensor], c: Client, x: Tensor, y: Tensor, mask: Tensor | None) -> Any:
-            """As `slope`, by tensors of the model."""
-            batch = Batch(x, y, mask)
-            return grad(lambda free: objective(training, c, free, span, batch), has_aux=True)(tensors)
-
-        whole = not masked and high - low == size
-        by_tensor = whole and not reads_params(training.method) and not training.method.has("gradient")
-
-        def step(moving: tuple[Tensor, Tree], inputs: tuple[Any, ...], c: Client, counts: tuple[Tensor, Tensor]) -> Any:
-            rows, mask, s = inputs
-            steps, per_epoch = counts
-            owner = c.facts.client[:, None].expand(rows.shape)
-            x, y = self.data.gather(rows.reshape(-1), owner.reshape(-1))
-            x, y = x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape)
-            params, state = moving
-            rate = (c.facts.lr * (s < steps))[:, None]  # whoever is done stands still
-            c = c.with_(params=params, epoch=(s // per_epoch).to(torch.float32))
-            dims = (_dims(c, group.shared), 0, 0, None if mask is None else 0)
-            if self.in_place and by_tensor and all(leaf.dim() > 1 for leaf in tree_leaves(state)):
-                layout = training.net.layout
-                pieces = torch.split(params, [slot.size for slot in layout.slots], dim=1)
-                tensors = [piece.view(len(rows), *slot.shape) for piece, slot in zip(pieces, layout.slots, strict=True)]
-                gradients, loss = vmap(slopes, in_dims=([0] * len(tensors), *dims))(tensors, c, x, y, mask)
-                for slot, gradient in zip(layout.slots, gradients, strict=True):
-                    part = slice(slot.start, slot.stop)
-                    some = tree_map(lambda leaf, p=part: leaf[:, p], state)
-                    training.optimizer.step_(some, params[:, part], gradient.flatten(1), rate)
-                return params, state, loss
-            gradient, loss = vmap(slope, in_dims=dims)(c, x, y, mask)
-            if self.in_place and whole:
-                training.optimizer.step_(state, params, gradient, rate)
-                return params, state, loss
-            trained = None if whole else training.net.layout.expand(c.trained)
-            new, new_state = vmap(training.optimizer.step)(state, params, gradient, rate)
-            if trained is not None:
-                new = torch.where(trained > 0, new, params)
-            if self.in_place:
-                new, new_state = tree_map(lambda old, fresh: old.copy_(fresh), moving, (new, new_state))
-            return new, new_state, loss
-
-        return step
+        axes = (0, Table(0, None if args[1].mask is None else 0), None, client_axes(args[3], group.shared), 0)  # type: ignore[arg-type]
+        return self._trace(("rows", *what), whole, args, axes)
 
     def _epoch_ends(self, group: Group, c: Client, params: Tensor, losses: Tensor, s: int) -> tuple[Client, Tensor]:
         """Runs the parts' `epoch` hooks on the clients whose epoch ended with step s."""
@@ -439,7 +408,7 @@ class Batched:
         if not bool(ended.any()):
             return c, params
         done = torch.full_like(group.steps[:width], s + 1)
-        here = _first(c.with_(params=params), width, group.shared).with_(
+        here = first(c.with_(params=params), width, group.shared).with_(
             epoch=(done // group.per_epoch[:width]).to(torch.float32),
             loss=_window_mean(losses[: s + 1, :width], group.per_epoch[:width], done),
         )
@@ -452,7 +421,7 @@ class Batched:
             old = (c.params, c.trained, c.own, {**after.notes, **c.notes})
             return tuple(tree_map(lambda a, b: torch.where(ended, a, b), new, old))
 
-        params, trained, own, notes = vmap(one, in_dims=(_dims(here, group.shared), 0))(here, ended[:width])
+        params, trained, own, notes = vmap(one, in_dims=(client_axes(here, group.shared), 0))(here, ended[:width])
         if width < k:
             trained, own, notes = tree_map(
                 lambda new, old: torch.cat([new, old[width:]]), (trained, own, notes), (c.trained, c.own, c.notes)
@@ -505,10 +474,11 @@ class Batched:
         def step() -> None:
             rows = buffers.rows.index_select(0, buffers.s)[0, :width]
             mask = None if buffers.mask is None else buffers.mask.index_select(0, buffers.s)[0, :width]
-            here = _first(buffers.c, width, group.shared)
+            here = first(buffers.c, width, group.shared)
             moving = (here.params, tree_map(lambda leaf: leaf[:width], buffers.state))
-            args = (moving, (rows, mask, buffers.s[0]), here, (buffers.steps[:width], buffers.per_epoch[:width]))
-            traced = self._step(group, args)
+            counts = (buffers.steps[:width], buffers.per_epoch[:width])
+            args = (moving, Table(rows, mask), buffers.s, here, counts)
+            traced = self._step_from_rows(group, args)
             used.append(traced)  # the graph reads its constants
             _, _, loss = traced(*args)
             buffers.losses[:, :width].index_copy_(0, buffers.s, loss[None])
@@ -532,49 +502,6 @@ class Batched:
         return [Outcome(*row) for row in columns]
 
 
-class Buffers:
-    """Fixed memory for one shape of group; captured graphs read and write it."""
-
-    def __init__(self, content: tuple[Any, ...], capacity: int) -> None:
-        c, state, batches, steps, per_epoch = content
-        k = len(steps)
-        self.c: Client = tree_map(_fresh, c)
-        self.state = tree_map(_fresh, state)
-        self.rows = torch.zeros(capacity, k, batches.rows.shape[-1], dtype=torch.int64, device=steps.device)
-        self.mask = None if batches.mask is None else torch.zeros(self.rows.shape, device=steps.device)
-        self.steps, self.per_epoch = _fresh(steps), _fresh(per_epoch)
-        self.s = torch.zeros(1, dtype=torch.int64, device=steps.device)
-        self.losses = torch.zeros(capacity, k, device=steps.device)
-        self.graphs: Cache[Captured] = Cache(48)
-
-    def load(self, content: tuple[Any, ...]) -> None:
-        c, state, batches, steps, per_epoch = content
-        n = len(batches.rows)
-        tree_map(lambda old, new: old.copy_(new), (self.c, self.state), (c, state))
-        self.rows[:n].copy_(batches.rows)
-        if self.mask is not None:
-            self.mask[:n].copy_(batches.mask)
-        self.steps.copy_(steps)
-        self.per_epoch.copy_(per_epoch)
-        self.s.zero_()
-
-    def take(self, c: Client, params: Tensor) -> None:
-        """Takes over what epoch hooks changed."""
-        self.c.params[: len(params)].copy_(params)
-        new = (c.trained, c.own, {name: c.notes[name] for name in self.c.notes})
-        tree_map(lambda old, fresh: old.copy_(fresh), (self.c.trained, self.c.own, self.c.notes), new)
-
-    def snapshot(self) -> Callable[[], Any]:
-        """Remembers the moving buffers; the returned function puts them back (capturing runs the step for real)."""
-        moving = (self.c.params, self.state, self.s, self.losses)
-        saved = tree_map(lambda leaf: leaf.clone(), moving)
-        return lambda: tree_map(lambda old, new: old.copy_(new), moving, saved)
-
-
-def _fresh(leaf: Tensor) -> Tensor:
-    return torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device).copy_(leaf)
-
-
 def _cloned(tree: Tree) -> Tree:
     return tree_map(lambda leaf: leaf.clone(), tree)
 
@@ -588,36 +515,6 @@ def _rows(tree: Tree, n: int) -> list[Tree]:
         return [tree] * n
     columns = zip(*(leaf[:n].unbind() if isinstance(leaf, Tensor) else leaf for leaf in leaves), strict=True)
     return [tree_unflatten(row, spec) for row in columns]
-
-
-def _dims(c: Client, shared: Shared) -> Client:
-    """Which leaves of stacked clients have a client axis."""
-    start, down = (None if shared.start else 0), (None if shared.down else 0)
-    facts = Facts(*([0] * len(Facts._fields)))  # type: ignore[arg-type]
-    return Client(0, start, 0, facts, 0, 0, 0, down, 0, 0, down, c.net, c.batch_size)  # type: ignore[arg-type]
-
-
-def _first(c: Client, width: int, shared: Shared) -> Client:
-    """The first ``width`` of stacked clients."""
-
-    def cut(tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf[:width], tree)
-
-    return Client(
-        params=c.params[:width],
-        start=c.start if shared.start else c.start[:width],
-        trained=c.trained[:width],
-        facts=cut(c.facts),
-        key=c.key[:width],
-        epoch=c.epoch[:width],
-        loss=c.loss[:width],
-        down=c.down if shared.down else cut(c.down),
-        own=cut(c.own),
-        notes=cut(c.notes),
-        dials=c.dials if shared.down else cut(c.dials),
-        net=c.net,
-        batch_size=c.batch_size,
-    )
 
 
 def _window_mean(losses: Tensor, window: Tensor, end: Tensor) -> Tensor:

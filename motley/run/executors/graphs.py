@@ -84,10 +84,13 @@ def _scaler(graph: Graph, width: Node, scaled: dict[int, Node], prime: int) -> C
 
 # Operations whose Python binding takes what the traced operation takes; calling it costs a third.
 _FUNCTIONS = frozenset(
-    ("bmm", "mm", "add", "sub", "mul", "div", "neg", "eq", "ne", "lt", "le", "gt", "ge", "where", "sum", "mean",
-     "index_select", "gather", "cat", "exp", "log", "sqrt", "relu", "addcmul", "clamp_min", "maximum", "minimum",
-     "sigmoid", "tanh", "split_with_sizes", "_log_softmax", "_log_softmax_backward_data", "baddbmm")
-)  # fmt: skip
+    (
+        *("add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "sigmoid", "tanh", "relu", "maximum", "minimum"),
+        *("eq", "ne", "lt", "le", "gt", "ge", "where", "clamp_min", "addcmul", "bmm", "mm", "sum", "mean", "cat"),
+        *("index_select", "gather", "split_with_sizes", "ones_like", "zeros_like"),
+        *("_log_softmax", "_log_softmax_backward_data"),
+    )
+)
 _METHODS = {"view": "view", "_unsafe_view": "view", "expand": "expand", "transpose": "transpose", "permute": "permute"}
 _METHODS |= {name: name for name in ("unsqueeze", "addcmul_", "add_", "sub_", "mul_", "copy_")}
 

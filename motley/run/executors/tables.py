@@ -53,20 +53,17 @@ class Batches:
             for begin, end in _runs(samples, passes, keys.device.type == "cuda")
         ]
         self.passes = epochs
-        widths = torch.tensor([width for where, _, width in pieces for _ in range(where.start, where.stop)])
-        lengths = torch.tensor(
-            [count * width for where, count, width in pieces for _ in range(where.start, where.stop)]
-        )
-        self.width = widths.to(keys.device)  # [K] samples per epoch in the flat table, with padding
-        self.begin = (lengths.cumsum(0) - lengths).to(keys.device)  # [K] where a client's orders begin in it
-        self.order = torch.cat(
-            [
-                index[
-                    offsets[where, None, None] + orders(keys[where], sizes[where], count).minimum(_last(sizes[where]))
-                ].flatten()
-                for where, count, _ in pieces
-            ]
-        )
+        counts = [where.stop - where.start for where, _, _ in pieces]
+        self.width = _spread([width for _, _, width in pieces], counts, keys.device)  # [K] samples per epoch, padded
+        lengths = _spread([count * width for _, count, width in pieces], counts, keys.device)
+        self.begin = lengths.cumsum(0) - lengths  # [K] where a client's orders begin in the flat table
+
+        def rows(where: slice, count: int) -> Tensor:
+            order = orders(keys[where], sizes[where], count)
+            last = sizes[where, None, None] - 1  # stands in for padding
+            return index[offsets[where, None, None] + order.minimum(last)].flatten()
+
+        self.order = torch.cat([rows(where, count) for where, count, _ in pieces])
 
     def table(self, begin: int, end: int, width: int) -> Table:
         """The steps begin..end-1 of the first ``width`` clients."""
@@ -82,9 +79,8 @@ class Batches:
         return Table(self.order[first + torch.where(inside, within, 0)], inside.to(torch.float32))
 
 
-def _last(sizes: Tensor) -> Tensor:
-    """The place of each client's last sample, which stands in for padding."""
-    return sizes[:, None, None] - 1
+def _spread(values: list[int], counts: list[int], device: torch.device) -> Tensor:
+    return torch.tensor(values).repeat_interleave(torch.tensor(counts)).to(device)
 
 
 def _runs(samples: list[int], passes: list[int], together: bool) -> list[tuple[int, int]]:

@@ -1,0 +1,56 @@
+"""Fixed memory for captured graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from motley.core.types import Client
+from motley.run.executors.trace import Cache, Captured
+
+
+class Buffers:
+    """Fixed memory for one shape of group; captured graphs read and write it."""
+
+    def __init__(self, content: tuple[Any, ...], capacity: int) -> None:
+        c, state, batches, steps, per_epoch = content
+        k = len(steps)
+        self.c: Client = tree_map(_fresh, c)
+        self.state = tree_map(_fresh, state)
+        self.rows = torch.zeros(capacity, k, batches.rows.shape[-1], dtype=torch.int64, device=steps.device)
+        self.mask = None if batches.mask is None else torch.zeros(self.rows.shape, device=steps.device)
+        self.steps, self.per_epoch = _fresh(steps), _fresh(per_epoch)
+        self.s = torch.zeros(1, dtype=torch.int64, device=steps.device)
+        self.losses = torch.zeros(capacity, k, device=steps.device)
+        self.graphs: Cache[Captured] = Cache(48)
+
+    def load(self, content: tuple[Any, ...]) -> None:
+        c, state, batches, steps, per_epoch = content
+        n = len(batches.rows)
+        tree_map(lambda old, new: old.copy_(new), (self.c, self.state), (c, state))
+        self.rows[:n].copy_(batches.rows)
+        if self.mask is not None:
+            self.mask[:n].copy_(batches.mask)
+        self.steps.copy_(steps)
+        self.per_epoch.copy_(per_epoch)
+        self.s.zero_()
+
+    def take(self, c: Client, params: Tensor) -> None:
+        """Takes over what epoch hooks changed."""
+        self.c.params[: len(params)].copy_(params)
+        new = (c.trained, c.own, {name: c.notes[name] for name in self.c.notes})
+        tree_map(lambda old, fresh: old.copy_(fresh), (self.c.trained, self.c.own, self.c.notes), new)
+
+    def snapshot(self) -> Callable[[], Any]:
+        """Remembers the moving buffers; the returned function puts them back (capturing runs the step for real)."""
+        moving = (self.c.params, self.state, self.s, self.losses)
+        saved = tree_map(lambda leaf: leaf.clone(), moving)
+        return lambda: tree_map(lambda old, new: old.copy_(new), moving, saved)
+
+
+def _fresh(leaf: Tensor) -> Tensor:
+    return torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device).copy_(leaf)
