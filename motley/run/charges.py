@@ -50,7 +50,8 @@ class Charges:
         self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
         self.payload_bytes: int | None = None  # bytes of an encoded update; likewise
         self._seconds_per_flop = 1.0 / fleet.flops
-        self._capability = fleet.flops / fleet.flops.max()
+        finite = np.minimum(fleet.flops, np.finfo(np.float64).max)  # devices that take no time are infinitely fast
+        self._capability = finite / finite.max()
         self._share_table: dict[float, Tensor] = {}  # width -> share of each layer
         method = training.method
         self._alike = not (method.has("trainable") or method.has("width") or method.adaptive)
