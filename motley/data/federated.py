@@ -48,7 +48,7 @@ class Partition:
     def n_clients(self) -> int:
         return len(self.offsets) - 1
 
-    @property
+    @cached_property
     def sizes(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 

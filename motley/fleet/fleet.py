@@ -44,10 +44,6 @@ class Fates(NamedTuple):
         """The fate of the i-th client, as plain numbers."""
         return Fate(float(self.affordable[i]), bool(self.lost[i]), float(self.delay[i]), int(self.delay_rounds[i]))
 
-    def rows(self) -> list[Fate]:
-        """The fates of all clients, as plain numbers."""
-        return [Fate(*row) for row in zip(*(column.tolist() for column in self), strict=True)]
-
 
 Presence = Callable[[int, float, NDArray[np.bool_]], NDArray[np.bool_]]
 """(round, now, present so far [N]) -> present [N]"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ def profiled(training: Training, data: FederatedData, fleet: Fleet, cost: Cost, 
     return np.asarray(epochs * data.sizes * flops(cost, 0) / fleet.flops + size / fleet.down + size / fleet.up)
 
 
+FINITE = float(np.finfo(np.float64).max)  # stands for devices that take no time, which are infinitely fast
+
+
 class Charges:
     """Seconds and bytes of tasks on the virtual clock."""
 
@@ -49,10 +52,13 @@ class Charges:
         self.training, self.data, self.fleet, self.cost = training, data, fleet, cost
         self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
         self.payload_bytes: int | None = None  # bytes of an encoded update; likewise
-        self._quickest = float(fleet.flops.max())
+        self._quickest = min(float(fleet.flops.max()), FINITE)
         self._share_table: dict[float, Tensor] = {}  # width -> share of each layer
-        self._layer_bytes: dict[tuple[float, ...], int] = {}  # trained layers -> their bytes
-        self._flops = [flops(cost, frozen) for frozen in range(cost.n_layers + 1)]  # a sample, by frozen layers
+        method = training.method
+        self._alike = not (method.has("trainable") or method.has("width") or method.adaptive)
+        self._whole = flops(cost, 0)
+        self._everything = torch.ones(training.net.n_layers)
+        self._sent: tuple[Any, int] = (None, 0)  # what was last sent down, and its bytes
 
     def facts(self, ticket: Ticket) -> FactsRow:
         """What the client knows about itself and its task."""
@@ -67,10 +73,10 @@ class Charges:
             epochs=ticket.done,
             steps=float(n_steps(ticket.done, n, self.training.batch_size)),
             limited=float(self.fleet.limited[client]),
-            speed=n * self._flops[0] / float(self.fleet.flops[client]),
+            speed=n * self._whole / float(self.fleet.flops[client]),
             upload=size / float(self.fleet.up[client]),
             download=size / float(self.fleet.down[client]),
-            capability=float(self.fleet.flops[client]) / self._quickest,
+            capability=min(float(self.fleet.flops[client]), FINITE) / self._quickest,
         )
 
     def trainable(self, ticket: Ticket) -> Tensor:
@@ -100,33 +106,32 @@ class Charges:
 
     def download_bytes(self, ticket: Ticket) -> int:
         """The model, as wide as the client takes it, and what parts send beside it."""
-        shares = self.shares(ticket)
+        if ticket.down is not self._sent[0]:
+            self._sent = (ticket.down, tree_bytes(ticket.down))
+        shares = None if self._alike else self.shares(ticket)
         sizes = self.training.net.layout.layer_sizes
         parameters = self.training.net.size if shares is None else int((sizes * shares).sum().round())
-        return 4 * parameters + tree_bytes(ticket.down)
+        return 4 * parameters + self._sent[1]
 
     def upload_bytes(self, ticket: Ticket, trained: Tensor) -> int:
         """The layers that were trained (or what they were encoded into), and what parts report beside them."""
-        shares = self.shares(ticket)
-        payload = self._bytes_of(trained, shares) if self.payload_bytes is None else self.payload_bytes
+        if self._alike:
+            layers = 4 * self.training.net.size
+        else:
+            shares = self.shares(ticket)
+            sizes = self.training.net.layout.layer_sizes * trained.cpu()
+            layers = 4 * int((sizes if shares is None else sizes * shares).sum().round())
+        payload = layers if self.payload_bytes is None else self.payload_bytes
         return payload + (self.extra_bytes or 0)
-
-    def _bytes_of(self, trained: Tensor, shares: Tensor | None) -> int:
-        """Bytes of the trained layers; remembered, since thousands of clients train the same few sets of layers."""
-        if shares is not None:
-            return 4 * int((self.training.net.layout.layer_sizes * trained.cpu() * shares).sum().round())
-        key = tuple(trained.tolist())
-        if key not in self._layer_bytes:
-            self._layer_bytes[key] = 4 * int((self.training.net.layout.layer_sizes * trained.cpu()).sum().round())
-        return self._layer_bytes[key]
 
     def duration(self, ticket: Ticket, trained: Tensor | None) -> float:
         """Seconds from dispatch to arrival: download, compute, upload, delay. ``trained`` [L], where known already."""
         client = ticket.client
         if trained is None:
-            trained = self.trainable(ticket)
+            trained = self._everything if self._alike else self.trainable(ticket)
         samples = ticket.worked * self.data.partition.size(client)
-        compute = samples * self.flops_per_sample(ticket, trained) / float(self.fleet.flops[client])
+        per_sample = self._whole if self._alike else self.flops_per_sample(ticket, trained)
+        compute = samples * per_sample / float(self.fleet.flops[client])
         download = self.download_bytes(ticket) / float(self.fleet.down[client])
         upload = self.upload_bytes(ticket, trained) / float(self.fleet.up[client]) if ticket.done > 0 else 0.0
         return download + compute + upload + ticket.fate.delay
@@ -136,10 +141,10 @@ class Charges:
         shares = self.shares(ticket)
         if shares is not None:
             return self._narrow(shares)
-        later = self._flops[span_of(trained)[0].first]
+        later = flops(self.cost, span_of(trained)[0].first)
         if not self.training.method.adaptive:
             return later
-        first = self._flops[span_of(self.trainable(ticket))[0].first]
+        first = flops(self.cost, span_of(self.trainable(ticket))[0].first)
         whole_epochs = min(1.0, ticket.worked)
         return (whole_epochs * first + (ticket.worked - whole_epochs) * later) / max(ticket.worked, 1e-12)
 

@@ -39,7 +39,7 @@ def participation(
 ) -> dict[str, Any]:
     """How evenly clients take part: Jain's index of tasks given and of updates merged, means by decile of speed."""
     found: dict[str, Any] = {"jain_chosen": jain_index(chosen), "jain_merged": jain_index(merged)}
-    if np.ptp(speed) > 0:
+    if len(np.unique(speed)) > 1:
         found["chosen_by_speed"] = by_group(chosen, speed)
         found["merged_by_speed"] = by_group(merged, speed)
     return found

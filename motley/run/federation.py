@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from motley.core.errors import TrainingError
 from motley.core.keys import Key
 from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, stack_rows, stack_trees, tree_bytes
 from motley.data.federated import FederatedData
-from motley.fleet.fleet import Fleet
+from motley.fleet.fleet import Fate, Fleet
 from motley.nets.cost import Cost
 from motley.protocol.federation import Arrival, Flight, Weights
 from motley.run.charges import Charges, Ticket, profiled
@@ -106,11 +106,29 @@ class Flying:
         return self.arrival
 
 
-class Flights(dict[Flying, None]):
-    """Flights in the order in which they came; one is found and removed without a search."""
+class Flock:
+    """Flights in the order in which they came; one is found and removed at once, however many there are."""
 
-    append = dict.setdefault
-    remove = dict.pop
+    def __init__(self) -> None:
+        self._flights: dict[int, Flying] = {}
+
+    def append(self, flight: Flying) -> None:
+        self._flights[flight.number] = flight
+
+    def remove(self, flight: Flying) -> None:
+        del self._flights[flight.number]
+
+    def clear(self) -> None:
+        self._flights.clear()
+
+    def __contains__(self, flight: Flying) -> bool:
+        return self._flights.get(flight.number) is flight
+
+    def __iter__(self) -> Iterator[Flying]:
+        return iter(self._flights.values())
+
+    def __len__(self) -> int:
+        return len(self._flights)
 
 
 class SimulatedFederation:
@@ -151,8 +169,8 @@ class SimulatedFederation:
         self.round = 0
         self.tally = Tally()
         self.came: Updates | None = None  # what was last handed on or merged in this round
-        self._air = Flights()  # dispatched, neither delivered nor given up
-        self._inbox = Flights()  # arrived, not yet taken by the protocol
+        self._air = Flock()  # dispatched, neither delivered nor given up
+        self._inbox = Flock()  # arrived, not yet taken by the protocol
         self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
         self._launched = 0
         self._news: asyncio.Future[None] | None = None
@@ -243,8 +261,8 @@ class SimulatedFederation:
         starts = list(weights) if weights is not None else [self.weights] * len(ids)
         flights: list[Flight] = []
         columns = zip(plan.epochs.tolist(), plan.floor.tolist(), plan.lr.tolist(), plan.partial.tolist(), strict=True)
-        fates = self.fleet.fates(ids, rnd.number).rows()
-        for client, start, fate, (epochs, floor, rate, partial) in zip(ids, starts, fates, columns, strict=True):
+        fates = map(Fate._make, zip(*(column.tolist() for column in self.fleet.fates(ids, rnd.number)), strict=True))
+        for client, start, (epochs, floor, rate, partial), fate in zip(ids, starts, columns, fates, strict=True):
             worked, done = _work(epochs, floor, fate.affordable, bool(partial))
             ticket = Ticket(client, rnd.number, start, down, dials, epochs, floor, worked, done, rate, self.now, fate)
             flights.append(self._launch(ticket))
@@ -464,7 +482,7 @@ class SimulatedFederation:
             client=client,
             start=ticket.start.value,
             facts=self.charges.facts(ticket),
-            steps=n_steps(ticket.done, int(self._sizes[client]), self.training.batch_size),
+            steps=n_steps(ticket.done, self.data.partition.size(client), self.training.batch_size),
             key=self.key.fold("client", ticket.round, client),
             down=ticket.down,
             dials=ticket.dials,
@@ -480,7 +498,7 @@ class SimulatedFederation:
         outcome, ticket = flight.outcome, flight.ticket
         assert outcome is not None
         assert flight.landed_at is not None
-        n = float(self._sizes[ticket.client])
+        n = float(self.data.partition.size(ticket.client))
         steps = n_steps(ticket.done, int(n), self.training.batch_size)
         return Arrival(
             client=ticket.client,

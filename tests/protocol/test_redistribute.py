@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from motley.core.errors import InputError
 from motley.core.keys import Key
-from motley.fleet.fleet import Fate, Fleet
+from motley.fleet.fleet import Fates, Fleet
 from motley.methods import make_method
 from motley.run.experiment import prepare
 from motley.run.recipe import Recipe, load
@@ -34,8 +35,9 @@ def recipe(**changes: Any) -> Recipe:
 class Unlucky(Fleet):
     """A fleet in which chosen (client, round) pairs lose their update and chosen clients are away in some rounds."""
 
-    def fate(self, client: int, round_index: int) -> Fate:
-        return Fate(lost=(client, round_index) in LOST)
+    def fates(self, clients: Any, round_index: int) -> Fates:
+        lost = np.array([(int(client), round_index) in LOST for client in clients])
+        return Fates.kind(len(lost))._replace(lost=lost)
 
     def present(self, round_index: int, now: float) -> Any:
         here = super().present(round_index, now)

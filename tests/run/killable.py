@@ -47,8 +47,14 @@ def even_fleet() -> Fleet:
     return fleet.with_(flops=fast, up=fast, down=fast)
 
 
+def unlucky_fleet() -> Fleet:
+    """Every third round all updates are lost: how long it takes depends on what is known of their size."""
+    lost = tiny.Lost(*((client, number) for client in range(12) for number in (3, 6, 9, 12)))
+    return Fleet.ideal(12, Key.root(9)).with_(fortune=(lost,))
+
+
 CASES: dict[str, dict[str, Any]] = {
-    "scaffold": {"method": "scaffold+fedavgm", "fleet": None},
+    "scaffold": {"method": "scaffold+fedavgm", "fleet": unlucky_fleet()},
     "ties": {"method": "scaffold+fedavgm", "fleet": even_fleet(), "protocol": "wandering"},
     "uneven": {
         "method": "feddyn+scaffold",

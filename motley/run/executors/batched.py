@@ -115,6 +115,7 @@ class Batched:
         self.offsets = torch.from_numpy(data.partition.offsets)
         self.widest = widest if self.cuda else max(8, min(widest, CACHE_BYTES // (4 * training.net.size)))
         self.compiled = compiled
+        self._fused: bool | None = None  # whether the one-kernel path works here; not known yet
         self.waste = Waste(0, 0)
         self._traces: Cache[Traced] = Cache(128)
         self._buffers: Cache[Buffers] = Cache(8)
@@ -300,14 +301,10 @@ class Batched:
         self._count(group, total)
         if group.span.first >= group.span.last or total == 0:
             return c
-        if fused.fits(self.training, self.data):
-            params = c.params.contiguous().clone()
-            losses = fused.train(
-                self.training, self.data, params, group.facts.lr, group.steps, batches.table(0, total, k)
-            )
-            return self._closed(group, c.with_(params=params), losses)
         if self.cuda:
-            return self._train_captured(group, c, batches.table(0, total, k), total)
+            drawn = batches.table(0, total, k)
+            done = self._train_fused(group, c, drawn, total)
+            return self._train_captured(group, c, drawn, total) if done is None else done
         params = c.params.clone() if self.in_place else c.params
         moving = (params, tree_map(lambda leaf: leaf.contiguous(), vmap(self.training.optimizer.init)(params)))
         parked: list[Tensor] = []
@@ -325,6 +322,25 @@ class Batched:
                     c, params = self._epoch_ends(group, c, moving[0], losses, s - 1)
                     moving = (params, moving[1])
         params = torch.cat([moving[0], *reversed(parked)]) if parked else moving[0]
+        return self._closed(group, c.with_(params=params), losses)
+
+    def _train_fused(self, group: Group, c: Client, batches: Table, total: int) -> Client | None:
+        """The one-kernel path, where it fits. Its first group is trained both ways, and it is only used again if they
+        agree, so that a GPU or compiler on which it does not work costs a moment and no result."""
+        if self._fused is False or not fused.fits(self.training, self.data):
+            return None
+        params = c.params.contiguous().clone()
+        try:
+            losses = fused.train(self.training, self.data, params, group.facts.lr, group.steps, batches)
+        except Exception:  # whatever a compiler may raise
+            self._fused = False
+            return None
+        if self._fused is None:
+            other = self._train_captured(group, c, batches, total)
+            moved = (other.params - c.start).abs().max()
+            self._fused = bool((params - other.params).abs().max() <= 0.02 * moved + 1e-6)
+            if not self._fused:
+                return other
         return self._closed(group, c.with_(params=params), losses)
 
     def _advance(

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def descend(
-    x, y, rows, mask, params, steps, lr, losses,
+    x, y, rows, mask, models, steps, lr, losses,
     K, D: tl.constexpr, C: tl.constexpr, B: tl.constexpr, DECAY: tl.constexpr, MASKED: tl.constexpr,
     PRECISION: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
@@ -17,10 +17,10 @@ def descend(
     d = tl.arange(0, BD)
     c = tl.arange(0, BC)
     b = tl.arange(0, BB)
-    params += client * (C * D + C)
+    models += client * (C * D + C)
     held = (c[:, None] < C) & (d[None, :] < D)
-    weight = tl.load(params + c[:, None] * D + d[None, :], mask=held, other=0.0)
-    bias = tl.load(params + C * D + c, mask=c < C, other=0.0)
+    weight = tl.load(models + c[:, None] * D + d[None, :], mask=held, other=0.0)
+    bias = tl.load(models + C * D + c, mask=c < C, other=0.0)
     rate = tl.load(lr + client)
     n = tl.load(steps + client)
     s = n * 0
@@ -47,5 +47,5 @@ def descend(
         bias = bias - rate * (tl.sum(slope, 0) + DECAY * bias)
         tl.store(losses + s * K + client, loss)
         s += 1
-    tl.store(params + c[:, None] * D + d[None, :], weight, mask=held)
-    tl.store(params + C * D + c, bias, mask=c < C)
+    tl.store(models + c[:, None] * D + d[None, :], weight, mask=held)
+    tl.store(models + C * D + c, bias, mask=c < C)
