@@ -246,7 +246,7 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
             places = [cases.index(case) + (i - (len(names) - 1) / 2) * height for case in own]
             speeds = [1.0 / row["ratio_to_bare_loop"] for row in own.values()]
             bars = axes.barh(places, speeds, height * 0.92, color=COLOURS[i], label=name)
-            axes.bar_label(bars, [f" {speed:.3g}x" for speed in speeds], fontsize=9)
+            axes.bar_label(bars, [f" {speed:.3g}x" for speed in speeds], fontsize=9, zorder=5)
         floors = [1.0 / row["ratio_to_bare_loop"] * row["ratio_to_floor"] for row in rows if row["executor"] == BARE]
         axes.vlines(
             floors, [i - 0.45 for i in range(len(cases))], [i + 0.45 for i in range(len(cases))], color="0.25",

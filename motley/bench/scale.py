@@ -199,15 +199,14 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
             own = [row for row in rows if row["case"] == task.name]
             xs = [row["clients_per_round"] for row in own]
             left.plot(xs, [row["us_per_client_step"] for row in own], "o-", color=colour, label=task.name)
-        left.set(xscale="log", xlabel="clients per round", ylabel="µs per client-step", ylim=(0, None))
+        left.set(xscale="log", yscale="log", xlabel="clients per round", ylabel="µs per client-step")
         left.legend(frameon=False)
         own = [row for row in rows if row["case"].endswith("population")]
         right.plot([row["population"] for row in own], [row["ms_per_round"] for row in own], "o-", color=COLOURS[0])
         right.set(xscale="log", xlabel="clients in the population", ylabel="ms per round of 50", ylim=(0, None))
-        for row in own:
-            text = f"{row['bytes_per_idle_client']:.0f} bytes\nper idle client"
-            place = (row["population"], row["ms_per_round"])
-            right.annotate(text, place, (0, 10), textcoords="offset points", ha="center", fontsize=9, color="0.35")
+        most = max((row["bytes_per_idle_client"] for row in own), default=None)
+        if most is not None:
+            right.set_title(f"an idle client takes {most:.0f} bytes beside its samples", fontsize=10, color="0.35")
         for axes in (left, right):
             axes.grid(color="0.9", linewidth=0.7)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from motley.client.trainer import Outcome, Span, Training, finish, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
 from motley.core.errors import InputError
-from motley.core.types import Client, Data, Facts, Tree, stack_trees
+from motley.core.types import Client, Data, Facts, Tree, stack_rows, stack_trees
 from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
 from motley.run.executors import fused
@@ -146,7 +146,7 @@ class Batched:
                     continue
                 outcomes.update(zip(some, made, strict=True))
                 begin += len(some)
-        return [outcomes[i] for i in range(len(jobs))]
+        return _together([outcomes[i] for i in range(len(jobs))])
 
     def close(self) -> None:
         self._buffers = Cache(8)
@@ -515,6 +515,15 @@ class Batched:
             strict=True,
         )
         return [Outcome(*row) for row in columns]
+
+
+def _together(outcomes: list[Outcome]) -> list[Outcome]:
+    """The same, with their payloads one after the other in one tensor: whoever stacks them then copies nothing."""
+    payloads = [outcome.payload for outcome in outcomes]
+    if not payloads or not all(isinstance(payload, Tensor) for payload in payloads):
+        return outcomes
+    rows = stack_rows(payloads).unbind()
+    return [outcome._replace(payload=row) for outcome, row in zip(outcomes, rows, strict=True)]
 
 
 def _cloned(tree: Tree) -> Tree:
