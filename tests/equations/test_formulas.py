@@ -18,6 +18,7 @@ from motley.core.types import Data, Round, Setting, Updates
 from motley.run.flights import work
 from motley.server.aggregate import layerwise_mean, plain_mean
 from motley.server.step import mix_with_previous, server_adagrad, server_adam, server_momentum, server_yogi
+from motley.server.workload import partial_work
 
 
 def small_net() -> Network:
