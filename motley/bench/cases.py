@@ -118,10 +118,10 @@ def make_jobs(
     dials: dict[str, dict[str, torch.Tensor]] = {}
     jobs = []
     for client in clients.tolist():
-        n = int(data.sizes[client])
+        n = data.partition.size(client)
         steps = n_steps(case.epochs, n, case.batch_size)
         facts = FactsRow(
-            client, number, float(n), data.labels[client], case.lr, case.epochs, float(steps), 0.0, 1.0, 1.0
+            client, number, float(n), data.labels_of(client), case.lr, case.epochs, float(steps), 0.0, 1.0, 1.0
         )
         jobs.append(Job(client, start, facts, steps, key.fold("client", number, client), shared, dials, None))
     return jobs

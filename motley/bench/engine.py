@@ -16,11 +16,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from motley.bench.cases import CASES, case_named, make_jobs, make_training
 from motley.bench.floor import ceilings, median_ms, work_of
-from motley.bench.workload import Plan, Workload, plainly, precision
+from motley.bench.workload import Plan, Workload, descend, plainly, precision
 from motley.client.trainer import Outcome
 from motley.core.errors import InputError
 from motley.core.keys import fold_in, permutation
@@ -129,26 +128,17 @@ class Bare:
                 with torch.no_grad():
                     torch._foreach_copy_(parameters, self.start)
                 x, y = self.workload.clients[job.client]
-                for order in orders:
-                    self._epoch(x[order], y[order])
+                descend(self.module, ((x[order], y[order]) for order in orders), self.workload.case)
                 trained = [parameter.detach() for parameter in parameters]
                 torch._foreach_add_(mean, trained, alpha=job.facts.n / total)
         named = dict(zip((name for name, _ in self.module.named_parameters()), mean, strict=True))
         return self.workload.net.layout.flatten(named)
 
-    def _epoch(self, x: Tensor, y: Tensor) -> None:
-        size = self.workload.case.batch_size
-        optimizer = torch.optim.SGD(self.module.parameters(), lr=self.workload.case.lr)
-        for inputs, labels in zip(x.split(size), y.split(size), strict=True):
-            optimizer.zero_grad()
-            cross_entropy(self.module(inputs), labels).backward()
-            optimizer.step()
-
 
 @contextmanager
 def _contenders(workload: Workload, names: Sequence[str]) -> Iterator[list[Any]]:
     case = workload.case
-    training = make_training(case, workload.data, workload.key.fold("init"))
+    training = make_training(case, workload.data, workload.key.fold("init"), workload.plan.precision)
     jobs = make_jobs(case, workload.data, workload.net.initial(), workload.key, 1)
     with ExitStack() as stack:
         made: list[Any] = [Bare(workload, jobs)]

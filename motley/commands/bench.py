@@ -92,3 +92,88 @@ def peers(
         title = "Difference: share of a weight's largest change" if check else "Ratios: times as long as"
         show_rows(*without_constants(rows, title, ("device", "precision")))
     Voice(as_json).end(rows)
+
+
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
+Png = Annotated[Path | None, typer.Option(help="Also draw the result into this file.")]
+
+
+def _progress(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@app.command()
+def engine(
+    cases: Annotated[str, typer.Option(help="Cases, joined by commas; all unless told.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; their median is given.")] = 5,
+    device: Device = "auto",
+    precision: Annotated[str, typer.Option(help="float32 or tf32; it concerns GPUs.")] = "float32",
+    executors: Annotated[str, typer.Option(help="Motley's executors; all that suit the machine unless told.")] = "",
+    png: Png = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every executor beside a bare PyTorch loop and beside the floor of the machine."""
+    from motley.bench import engine as bench
+
+    rows = bench.engine(_names(cases), device, precision, rounds, _names(executors), _progress)
+    if png is not None:
+        _progress(f"Drawn: {shown(bench.plot(rows, png))}")
+    if not as_json:
+        hidden = ("tflops", "gb_per_s")
+        speeds = f"{rows[0]['tflops']:g} TFLOP/s, {rows[0]['gb_per_s']:g} GB/s; ratios: times as long as"
+        brief = [{key: value for key, value in row.items() if key not in hidden} for row in rows]
+        show_rows(*without_constants(brief, speeds, ("device", "precision")))
+    Voice(as_json).end(rows)
+
+
+@app.command()
+def scale(
+    cases: Annotated[str, typer.Option(help="logistic, cnn, or both.")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; their median is given.")] = 3,
+    device: Device = "auto",
+    cohort: Annotated[int, typer.Option(min=10, help="Clients per round, at most.")] = 10_000,
+    population: Annotated[int, typer.Option(min=1000, help="Clients in the population, at most.")] = 1_000_000,
+    png: Png = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time and memory as clients per round and the population grow."""
+    from motley.bench import scale as bench
+
+    rows = bench.scale(_names(cases), device, rounds, cohort, population, _progress)
+    if png is not None:
+        _progress(f"Drawn: {shown(bench.plot(rows, png))}")
+    if not as_json:
+        show_rows(*without_constants(rows, "growing federations", ("device", "executor")))
+        for task in bench.TASKS:
+            flat = bench.flatness(rows, task.name)
+            if flat is not None:
+                typer.echo(f"{task.name}: slowest over quickest client-step from 50 to 1000 clients: {flat:g}")
+    Voice(as_json).end(rows)
+
+
+@app.command()
+def agreement(
+    names: Annotated[str, typer.Option(help="Parts and methods, joined by commas; all unless told.")] = "",
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Whether the batched executor gives what the loop gives, for every part and every synchronous method."""
+    from motley.bench import agreement as bench
+    from motley.bench.engine import pick_device
+
+    def tell(row: dict[str, Any]) -> None:
+        word = "agrees" if row["agrees"] else "DIFFERS"
+        typer.echo(f"{row['name']:<32} {row['model']:<5} {row['relative']:<10.2g} {word}", err=True)
+
+    place = pick_device(device)
+    rows = bench.agreement(place, _names(names), tell=tell)
+    wrong = [row for row in rows if not row["agrees"]]
+    if not as_json:
+        worst = max(row["relative"] for row in rows)
+        typer.echo(
+            f"{len(rows) - len(wrong)} of {len(rows)} agree on {place}: largest difference {worst:.2g} of the largest "
+            f"change of a weight, allowed are {rows[0]['tolerance']:g}."
+        )
+    Voice(as_json).end(rows)
+    if wrong:
+        raise typer.Exit(1)

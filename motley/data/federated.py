@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -52,6 +52,10 @@ class Partition:
     def sizes(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
+    def size(self, client: int) -> int:
+        """Samples of one client."""
+        return int(self.offsets[client + 1] - self.offsets[client])
+
     def __getitem__(self, client: int) -> NDArray[np.int64]:
         return self.index[self.offsets[client] : self.offsets[client + 1]]
 
@@ -87,9 +91,19 @@ class FederatedData:
     def sizes(self) -> NDArray[np.int64]:
         return self.partition.sizes
 
-    @cached_property
+    @property
     def labels(self) -> NDArray[np.int32]:
         """Samples per client and class, as the clients see their labels: [M, C]."""
+        return self._label_table.astype(np.int32)
+
+    def labels_of(self, client: int) -> NDArray[np.integer[Any]]:
+        """One row of `labels`, in a smaller type."""
+        row: NDArray[np.integer[Any]] = self._label_table[client]
+        return row
+
+    @cached_property
+    def _label_table(self) -> NDArray[np.integer[Any]]:
+        """`labels` in the smallest type that holds it: a million clients take ten bytes each, not forty."""
         owner = np.repeat(np.arange(self.n_clients), self.sizes)
         y = self.dataset.y.numpy()[self.partition.index]
         if self.transforms:
@@ -101,7 +115,9 @@ class FederatedData:
                     _, label = transform(x, label, torch.from_numpy(owner))
             y = label.numpy()
         flat = np.bincount(owner * self.n_classes + y, minlength=self.n_clients * self.n_classes)
-        return flat.reshape(self.n_clients, self.n_classes).astype(np.int32)
+        largest = int(flat.max())
+        small = next(kind for kind in (np.uint8, np.int16, np.int32) if largest <= np.iinfo(kind).max)
+        return flat.reshape(self.n_clients, self.n_classes).astype(small)
 
     def gather(self, rows: Tensor, clients: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the given training samples as the given clients see them; all on the data's device."""

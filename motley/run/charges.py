@@ -42,6 +42,9 @@ def profiled(training: Training, data: FederatedData, fleet: Fleet, cost: Cost, 
     return np.asarray(epochs * data.sizes * flops(cost, 0) / fleet.flops + size / fleet.down + size / fleet.up)
 
 
+FINITE = float(np.finfo(np.float64).max)  # stands for devices that take no time, which are infinitely fast
+
+
 class Charges:
     """Seconds and bytes of tasks on the virtual clock."""
 
@@ -49,9 +52,7 @@ class Charges:
         self.training, self.data, self.fleet, self.cost = training, data, fleet, cost
         self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
         self.payload_bytes: int | None = None  # bytes of an encoded update; likewise
-        self._seconds_per_flop = 1.0 / fleet.flops
-        finite = np.minimum(fleet.flops, np.finfo(np.float64).max)  # devices that take no time are infinitely fast
-        self._capability = finite / finite.max()
+        self._quickest = min(float(fleet.flops.max()), FINITE)
         self._share_table: dict[float, Tensor] = {}  # width -> share of each layer
         method = training.method
         self._alike = not (method.has("trainable") or method.has("width") or method.adaptive)
@@ -62,20 +63,20 @@ class Charges:
     def facts(self, ticket: Ticket) -> FactsRow:
         """What the client knows about itself and its task."""
         client, size = ticket.client, 4.0 * self.training.net.size
-        n = int(self.data.sizes[client])
+        n = self.data.partition.size(client)
         return FactsRow(
             client=client,
             round=ticket.round,
             n=float(n),
-            labels=self.data.labels[client],
+            labels=self.data.labels_of(client),
             lr=ticket.lr,
             epochs=ticket.done,
             steps=float(n_steps(ticket.done, n, self.training.batch_size)),
             limited=float(self.fleet.limited[client]),
-            speed=n * self._whole * float(self._seconds_per_flop[client]),
+            speed=n * self._whole / float(self.fleet.flops[client]),
             upload=size / float(self.fleet.up[client]),
             download=size / float(self.fleet.down[client]),
-            capability=float(self._capability[client]),
+            capability=min(float(self.fleet.flops[client]), FINITE) / self._quickest,
         )
 
     def trainable(self, ticket: Ticket) -> Tensor:
@@ -128,9 +129,9 @@ class Charges:
         client = ticket.client
         if trained is None:
             trained = self._everything if self._alike else self.trainable(ticket)
-        samples = ticket.worked * float(self.data.sizes[client])
+        samples = ticket.worked * self.data.partition.size(client)
         per_sample = self._whole if self._alike else self.flops_per_sample(ticket, trained)
-        compute = samples * per_sample * float(self._seconds_per_flop[client])
+        compute = samples * per_sample / float(self.fleet.flops[client])
         download = self.download_bytes(ticket) / float(self.fleet.down[client])
         upload = self.upload_bytes(ticket, trained) / float(self.fleet.up[client]) if ticket.done > 0 else 0.0
         return download + compute + upload + ticket.fate.delay

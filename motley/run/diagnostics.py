@@ -163,7 +163,7 @@ def fine_tuned(moment: Moment) -> dict[str, Any]:
         own = e.data.client(client)
         local = Data(own.x.to(y.device), own.y.to(y.device))
         tuned = train_head(e.net, moment.params, local, 20, e.recipe.lr)
-        share = torch.from_numpy(e.data.labels[client]).to(y.device, torch.float32)
+        share = torch.from_numpy(e.data.labels_of(client)).to(y.device, torch.float32)
         for params, found in ((moment.params, before), (tuned, after)):
             hits = (e.net.classify(params, features).argmax(1) == y).to(torch.float32)
             right = torch.zeros_like(share).index_add_(0, y, hits)

@@ -34,7 +34,9 @@ def worst_share(values: ArrayLike, share: float = 0.1) -> float:
     return float(x[: max(1, round(share * len(x)))].mean())
 
 
-def participation(chosen: NDArray[np.int64], merged: NDArray[np.int64], speed: NDArray[np.float64]) -> dict[str, Any]:
+def participation(
+    chosen: NDArray[np.integer[Any]], merged: NDArray[np.integer[Any]], speed: NDArray[np.float64]
+) -> dict[str, Any]:
     """How evenly clients take part: Jain's index of tasks given and of updates merged, means by decile of speed."""
     found: dict[str, Any] = {"jain_chosen": jain_index(chosen), "jain_merged": jain_index(merged)}
     if len(np.unique(speed)) > 1:

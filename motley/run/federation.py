@@ -86,8 +86,8 @@ class SimulatedFederation:
         self._news: asyncio.Future[None] | None = None
         self._ended: list[tuple[Ticket, bool]] = []  # tasks over since the last round's end, and whether they arrived
         self._choices = 0  # selections made in this round
-        self.chosen = np.zeros(data.n_clients, np.int64)  # tasks each client was given
-        self.heard = np.zeros(data.n_clients, np.int64)  # updates of each client that were merged
+        self.chosen = np.zeros(data.n_clients, np.int32)  # tasks each client was given
+        self.heard = np.zeros(data.n_clients, np.int32)  # updates of each client that were merged
         self.trace: list[Event] | None = None  # set to a list to record every event
         self.charges = Charges(training, data, fleet, cost)
         self._sizes = torch.from_numpy(data.sizes.astype(np.float32))
@@ -392,7 +392,7 @@ class SimulatedFederation:
             client=client,
             start=ticket.start.value,
             facts=self.charges.facts(ticket),
-            steps=n_steps(ticket.done, int(self.data.sizes[client]), self.training.batch_size),
+            steps=n_steps(ticket.done, self.data.partition.size(client), self.training.batch_size),
             key=self.key.fold("client", ticket.round, client),
             down=ticket.down,
             dials=ticket.dials,
@@ -408,7 +408,7 @@ class SimulatedFederation:
         outcome, ticket = flight.outcome, flight.ticket
         assert outcome is not None
         assert flight.landed_at is not None
-        n = float(self.data.sizes[ticket.client])
+        n = float(self.data.partition.size(ticket.client))
         steps = n_steps(ticket.done, int(n), self.training.batch_size)
         return Arrival(
             client=ticket.client,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ class FactsRow(NamedTuple):
     client: int
     round: int
     n: float
-    labels: NDArray[np.int32]  # [C]
+    labels: NDArray[np.integer[Any]]  # [C]
     lr: float
     epochs: float
     steps: float

@@ -33,6 +33,7 @@ from motley.run.executors.tables import Batches, Table, ladder
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 
 SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this size are kept as float32
+CACHE_BYTES = 1 << 22  # parameters of clients that run together on a CPU, so that they stay in its cache
 BLOCK_BYTES = 1 << 23  # samples fetched at once on a CPU
 
 
@@ -110,10 +111,9 @@ class Batched:
         self.in_place = True  # parameters and optimizer state are updated where they lie
         self.any_width = not self.cuda  # one trace for all widths
         self.data = moved(data, self.device)
-        self.sizes = data.sizes
         self.index = torch.from_numpy(data.partition.index).to(self.device)
-        self.offsets = torch.from_numpy(data.partition.offsets[:-1].copy())
-        self.widest = widest
+        self.offsets = torch.from_numpy(data.partition.offsets)
+        self.widest = widest if self.cuda else max(8, min(widest, CACHE_BYTES // (4 * training.net.size)))
         self.compiled = compiled
         self._fused: bool | None = None  # whether the one-kernel path works here; not known yet
         self.waste = Waste(0, 0)
@@ -362,8 +362,7 @@ class Batched:
             inputs = self._inputs(here, Table(drawn.rows[some], mask), numbers[some], *counts)
             columns = [[None] * len(inputs.x) if column is None else column.unbind() for column in inputs]
             if group.step is None or not self.any_width:
-                example: Any = [column[0] for column in columns]
-                group.step = self._step(group, (moving, Inputs(*example), here))
+                group.step = self._step(group, (moving, inputs.first(), here))
             for row in zip(*columns, strict=True):
                 *leaves, loss = group.step.flat(*leaves, *row, *fixed)
                 seen.append(loss)

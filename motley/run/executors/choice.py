@@ -82,7 +82,7 @@ def _seconds(executor: Executor, training: Training, data: Data, width: int) -> 
 
 def _job(training: Training, data: Data, client: int, start: torch.Tensor, key: Key) -> Job:
     n = float(data.sizes[client])
-    facts = FactsRow(client, 1, n, data.labels[client], 1e-3, 1.0, float(STEPS), 0.0, 1.0, 1.0)
+    facts = FactsRow(client, 1, n, data.labels_of(client), 1e-3, 1.0, float(STEPS), 0.0, 1.0, 1.0)
     down = {name: None for name, _ in training.method.hooks("send")}
     if down or training.method.has("plan"):
         raise InputError("What the server sends is not known before the first round.")

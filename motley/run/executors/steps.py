@@ -32,6 +32,10 @@ class Inputs(NamedTuple):
     rate: Tensor  # [w, 1] learning rates; 0 for whoever is done
     epoch: Tensor  # [w] epochs finished
 
+    def first(self) -> Inputs:
+        """Of several steps, stacked, the first."""
+        return Inputs(*(None if column is None else column[0] for column in self))  # type: ignore[arg-type]
+
     @property
     def axes(self) -> Inputs:
         """Where the client axis is."""

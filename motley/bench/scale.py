@@ -1,0 +1,220 @@
+"""Cost as a federation grows: clients per round from 10 to 10,000, and populations up to a million.
+
+Rounds are those of a real run, from selection to the new global model, without evaluation. Clients hold few samples, so
+that what each one costs beside its arithmetic shows.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from motley.bench.engine import pick_device
+from motley.bench.memory import held_bytes, peak_mb
+from motley.core.keys import Key
+from motley.data.dataset import Dataset, Scaling
+from motley.data.federated import FederatedData, Partition
+from motley.fleet import Fleet
+from motley.nets.zoo import build
+from motley.run.experiment import prepare
+from motley.run.recipe import load
+from motley.run.runner import Run, _drive
+
+Row = dict[str, Any]
+COHORTS = (10, 50, 200, 1000, 3000, 10_000)
+POPULATIONS = (1000, 10_000, 100_000, 1_000_000)
+WARMUP = 2
+FEW = 500
+
+
+class Task(NamedTuple):
+    """A model and what each client trains."""
+
+    name: str
+    model: str
+    samples: int
+    epochs: int
+    batch_size: int
+
+
+TASKS = (
+    Task("logistic", "logistic", 20, 5, 10),
+    Task("cnn", "cnn_ama(channels=[4, 8], hidden=[32])", 20, 1, 10),
+)
+
+
+def shared_data(population: int, samples: int, n: int = 6000) -> FederatedData:
+    """Random images of MNIST's size; every client holds ``samples`` of the same few thousand."""
+    rng = Key.root(0).fold("scale").generator()
+    x = torch.from_numpy(rng.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8))
+    y = torch.from_numpy(rng.integers(0, 10, n))
+    dataset = Dataset("random", x, y, x[:1], y[:1], 10, Scaling(1 / 255, 0.5, 0.25), "image")
+    index = rng.integers(0, n, population * samples)
+    return FederatedData(dataset, Partition(index, np.arange(population + 1) * samples, shared=True))
+
+
+def make_run(task: Task, population: int, cohort: int, rounds: int, device: str) -> Run:
+    """A run of the batched executor."""
+    data = shared_data(population, task.samples)
+    net = build(task.model, data.dataset.input_shape, 10, 0, Key.root(1))
+    recipe = load(
+        {
+            "clients": population,
+            "cohort": cohort,
+            "epochs": float(task.epochs),
+            "batch_size": task.batch_size,
+            "rounds": rounds,
+            "lr": 0.05,
+            "executor": "batched",
+            "device": device,
+            "workers": 1,
+        }
+    )
+    return Run(prepare(recipe, data=data, net=net, fleet=Fleet.ideal(population, Key.root(2))), None)
+
+
+def seconds_of_rounds(run: Run) -> list[float]:
+    """How long each round took."""
+    stamps = [time.perf_counter()]
+
+    def stamp(*_: Any) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        stamps.append(time.perf_counter())
+
+    run.fed.after_round = stamp
+    run.fed.loop.run(_drive("synchronous", run.fed))
+    return [b - a for a, b in pairwise(stamps)]
+
+
+def by_cohort(task: Task, cohort: int, rounds: int, device: str) -> Row:
+    """One round of so many clients."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats()
+    run = make_run(task, max(10_000, cohort), cohort, WARMUP + rounds, device)
+    try:
+        seconds = statistics.median(seconds_of_rounds(run)[WARMUP:])
+    finally:
+        run.executor.close()
+    steps = cohort * task.epochs * -(-task.samples // task.batch_size)
+    return {
+        "case": task.name,
+        "executor": "batched",
+        "device": device,
+        "clients_per_round": cohort,
+        "population": run.fed.n_clients,
+        "ms_per_round": _short(1000 * seconds),
+        "client_steps_per_s": _short(steps / seconds),
+        "us_per_client_step": _short(1e6 * seconds / steps),
+        "peak_mb": _short(peak_mb(device)),
+        "bytes_per_idle_client": None,
+    }
+
+
+def by_population(task: Task, population: int, rounds: int, device: str, cohort: int = 50) -> Row:
+    """The same small round in a large population, and what each idle client takes beside its samples."""
+    run = make_run(task, population, cohort, WARMUP + rounds, device)
+    try:
+        seconds = statistics.median(seconds_of_rounds(run)[WARMUP:])
+    finally:
+        run.executor.close()
+    idle = (_beside_samples(run) - _beside_samples(_few(task, cohort, device))) / (population - FEW)
+    steps = cohort * task.epochs * -(-task.samples // task.batch_size)
+    return {
+        "case": f"{task.name}, population",
+        "executor": "batched",
+        "device": device,
+        "clients_per_round": cohort,
+        "population": population,
+        "ms_per_round": _short(1000 * seconds),
+        "client_steps_per_s": _short(steps / seconds),
+        "us_per_client_step": _short(1e6 * seconds / steps),
+        "peak_mb": _short(peak_mb("cpu")),
+        "bytes_per_idle_client": _short(idle),
+    }
+
+
+def _few(task: Task, cohort: int, device: str) -> Run:
+    """The same run with few clients, to tell what does not grow with their number."""
+    run = make_run(task, FEW, min(cohort, FEW), WARMUP + 1, device)
+    seconds_of_rounds(run)
+    run.executor.close()
+    return run
+
+
+def _beside_samples(run: Run) -> int:
+    """Bytes that a run holds after its rounds, without the lists of who holds which sample."""
+    return held_bytes(run) - run.experiment.data.partition.index.nbytes
+
+
+def scale(
+    cases: Sequence[str] = (),
+    device: str = "auto",
+    rounds: int = 3,
+    largest_cohort: int = COHORTS[-1],
+    largest_population: int = POPULATIONS[-1],
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """Rows for growing cohorts of each task, then for growing populations."""
+    device = pick_device(device)
+    rows: list[Row] = []
+    for population in POPULATIONS:
+        if population <= largest_population:
+            tell(f"population {population}")
+            rows.append(by_population(TASKS[0], population, rounds, device))
+    for task in TASKS:
+        for cohort in COHORTS:
+            if cohort <= largest_cohort and (not cases or task.name in cases):
+                tell(f"{task.name}, {cohort} clients per round")
+                rows.append(by_cohort(task, cohort, rounds, device))
+    return rows
+
+
+def flatness(rows: Sequence[Row], case: str) -> float | None:
+    """Slowest over quickest client-step from 50 to 1000 clients per round."""
+    own = [row for row in rows if row["case"] == case and 50 <= row["clients_per_round"] <= 1000]
+    found = [row["us_per_client_step"] for row in own]
+    return _short(max(found) / min(found)) if len(found) > 1 else None
+
+
+def plot(rows: Sequence[Row], path: Path) -> Path:
+    """Time per client-step against clients per round, and memory per idle client against the population."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from motley.report.plots import COLOURS
+
+    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
+        for colour, task in zip(COLOURS, TASKS, strict=False):
+            own = [row for row in rows if row["case"] == task.name]
+            xs = [row["clients_per_round"] for row in own]
+            left.plot(xs, [row["us_per_client_step"] for row in own], "o-", color=colour, label=task.name)
+        left.set(xscale="log", xlabel="clients per round", ylabel="µs per client-step", ylim=(0, None))
+        left.legend(frameon=False)
+        own = [row for row in rows if row["case"].endswith("population")]
+        right.plot([row["population"] for row in own], [row["ms_per_round"] for row in own], "o-", color=COLOURS[0])
+        right.set(xscale="log", xlabel="clients in the population", ylabel="ms per round of 50", ylim=(0, None))
+        for row in own:
+            text = f"{row['bytes_per_idle_client']:.0f} bytes\nper idle client"
+            place = (row["population"], row["ms_per_round"])
+            right.annotate(text, place, (0, 10), textcoords="offset points", ha="center", fontsize=9, color="0.35")
+        for axes in (left, right):
+            axes.grid(color="0.9", linewidth=0.7)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+    return path
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
