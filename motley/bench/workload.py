@@ -29,7 +29,8 @@ from motley.nets.zoo import build
 from motley.protocol.synchronous import synchronous
 from motley.run.executors import Executor, Job
 from motley.run.experiment import prepare
-from motley.run.federation import SimulatedFederation, Tally
+from motley.run.federation import SimulatedFederation
+from motley.run.flights import Tally
 from motley.run.recipe import load
 from motley.run.runner import Run
 from motley.server.server import uniform

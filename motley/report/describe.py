@@ -166,7 +166,7 @@ def describe(
     slow, fast = np.quantile(speeds, (0.05, 0.95))
     return Description(
         dataset=data.dataset.name,
-        fleet=fleet.layers,
+        fleet=tuple(dict.fromkeys(fleet.layers)),
         cohort=cohort,
         epochs=epochs,
         batch_size=batch_size,

@@ -154,6 +154,7 @@ def _round_times(axes: Any, d: Description) -> None:
     _plain(axes, "Round times", f"mean {seconds(d.round_time)}, {until}")
     if len(d.round_time_histogram.counts) > 1:
         axes.axvline(d.round_time, color=_INK, lw=1.2, ls=(0, (4, 3)))
+        axes.locator_params(axis="x", nbins=4)
 
 
 def _deadlines(axes: Any, d: Description) -> None:

@@ -20,8 +20,9 @@ from motley.core.trees import from_named, to_named
 from motley.fleet.fleet import Fate
 from motley.protocol.federation import Weights
 from motley.run.charges import Ticket
-from motley.run.federation import Aloft, SimulatedFederation
+from motley.run.federation import SimulatedFederation
 from motley.run.files import own_copy, sha256_of, write_json, write_tensors
+from motley.run.flights import Aloft
 
 VERSION = 1
 _KEYS = ("round", "now", "state", "sha256", "clients", "flights", "upload_bytes", "wall")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from motley.client.trainer import Outcome, Training, n_steps
+from motley.client.trainer import Training, n_steps
 from motley.core.errors import TrainingError
 from motley.core.keys import Key
-from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, stack_rows, stack_trees, tree_bytes
+from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, stack_rows, tree_bytes
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fate, Fleet
 from motley.nets.cost import Cost
@@ -23,112 +22,23 @@ from motley.protocol.federation import Arrival, Flight, Weights
 from motley.run.charges import Charges, Ticket, profiled
 from motley.run.clock import VirtualLoop
 from motley.run.executors.base import Executor, Job
+from motley.run.flights import (
+    Aloft,
+    Event,
+    Flock,
+    Flying,
+    Schedule,
+    Tally,
+    resolve,
+    settle,
+    stack,
+    trained_layers,
+    work,
+)
 from motley.run.store import ClientStore
 from motley.server.server import Server
 
 EMPTY_ROUND_SECONDS = 60.0  # how long the server waits before it looks again when nobody can be reached
-
-
-class Schedule(NamedTuple):
-    """How long and how hard a run trains."""
-
-    rounds: int
-    cohort: int
-    epochs: float
-    lr: float
-    lr_decay: float = 1.0  # lr in round t is lr * lr_decay ** (t - 1)
-    deadline: float | None = None
-    on_bad_update: str = "stop"  # or "drop"
-
-
-@dataclass
-class Tally:
-    """What happened since the last record."""
-
-    participants: list[int] = field(default_factory=list)
-    arrived: int = 0
-    lost: int = 0
-    late: int = 0
-    concluded: int = 0  # tasks that ended: arrived, lost or given up
-    stragglers: int = 0  # of these, who sent less than was asked for
-    dropouts: int = 0  # of these, who sent nothing
-    stale: list[int] = field(default_factory=list)  # ages of aggregated updates that were not of this round
-    bytes_down: int = 0
-    bytes_up: int = 0
-    loss_sum: float = 0.0
-    samples: float = 0.0
-    notes: dict[str, Any] = field(default_factory=dict)  # what the protocol or a measurement adds to the record
-
-
-class Event(NamedTuple):
-    """Something that happened to a task: dispatch, arrive, hold, lose, give up; or an aggregation (client -1)."""
-
-    time: float
-    what: str
-    client: int
-    round: int
-
-
-class Aloft(NamedTuple):
-    """A flight as a checkpoint holds it; `held` and `landed` are its places in those queues, if it is there."""
-
-    ticket: Ticket
-    finish: float | None
-    held: int | None = None
-    landed: int | None = None
-    landed_at: float | None = None
-
-
-class Flying:
-    """A flight on the virtual clock."""
-
-    def __init__(self, ticket: Ticket, loop: VirtualLoop, number: int) -> None:
-        self.ticket = ticket
-        self.number = number  # counts dispatches: the order of flights that finish at the same time
-        self.client = ticket.client
-        self.round = ticket.round
-        self.outcome: Outcome | None = None
-        self.computed = loop.create_future()
-        self.settled: asyncio.Future[bool] = loop.create_future()  # True: arrived, False: lost or held back
-        self.arrival: Arrival | None = None
-        self.finish: float | None = None
-        self.landed_at: float | None = None
-        self.given_up = False
-        self.held = False  # its transmission is delayed; the device is free
-
-    def done(self) -> bool:
-        return self.settled.done() and self.arrival is not None
-
-    def over(self) -> bool:
-        return self.settled.done() or self.given_up
-
-    def result(self) -> Arrival | None:
-        return self.arrival
-
-
-class Flock:
-    """Flights in the order in which they came; one is found and removed at once, however many there are."""
-
-    def __init__(self) -> None:
-        self._flights: dict[int, Flying] = {}
-
-    def append(self, flight: Flying) -> None:
-        self._flights[flight.number] = flight
-
-    def remove(self, flight: Flying) -> None:
-        del self._flights[flight.number]
-
-    def clear(self) -> None:
-        self._flights.clear()
-
-    def __contains__(self, flight: Flying) -> bool:
-        return self._flights.get(flight.number) is flight
-
-    def __iter__(self) -> Iterator[Flying]:
-        return iter(self._flights.values())
-
-    def __len__(self) -> int:
-        return len(self._flights)
 
 
 class SimulatedFederation:
@@ -263,7 +173,7 @@ class SimulatedFederation:
         columns = zip(plan.epochs.tolist(), plan.floor.tolist(), plan.lr.tolist(), plan.partial.tolist(), strict=True)
         fates = map(Fate._make, zip(*(column.tolist() for column in self.fleet.fates(ids, rnd.number)), strict=True))
         for client, start, (epochs, floor, rate, partial), fate in zip(ids, starts, columns, fates, strict=True):
-            worked, done = _work(epochs, floor, fate.affordable, bool(partial))
+            worked, done = work(epochs, floor, fate.affordable, bool(partial))
             ticket = Ticket(client, rnd.number, start, down, dials, epochs, floor, worked, done, rate, self.now, fate)
             flights.append(self._launch(ticket))
             self._note("dispatch", ticket)
@@ -301,7 +211,7 @@ class SimulatedFederation:
     async def news(self, until: float | None = None) -> None:
         self._news = self.loop.create_future()
         if until is not None:
-            self.loop.call_at(until, _resolve, self._news)
+            self.loop.call_at(until, resolve, self._news)
         await self._news
         self._news = None
 
@@ -324,7 +234,7 @@ class SimulatedFederation:
     def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
         arrivals = self._sound(arrivals)
         if arrivals:
-            self.came = self._updates(rnd, arrivals)
+            self.came = stack(rnd, arrivals)
             self.server.observe(rnd, self.came)
             self._accept(arrivals)
         return arrivals
@@ -333,7 +243,7 @@ class SimulatedFederation:
         arrivals = self._sound(arrivals)
         if not arrivals:
             return
-        updates = self._updates(rnd, arrivals)
+        updates = stack(rnd, arrivals)
         if not observed:
             self.came = updates
             self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
@@ -349,7 +259,7 @@ class SimulatedFederation:
         if not arrivals:
             return self.weights
         state = dict(self.server.state)
-        value = self.server.aggregate(rnd, self.weights.value, self._updates(rnd, arrivals))
+        value = self.server.aggregate(rnd, self.weights.value, stack(rnd, arrivals))
         self.server.state = state
         return Weights(value)
 
@@ -382,7 +292,7 @@ class SimulatedFederation:
         for _, flight in sorted(landed, key=lambda pair: pair[0]):
             flight.arrival = self._arrival(flight)
             self._inbox.append(flight)
-            _settle(flight, True)
+            settle(flight, True)
 
     # ------------------------------------------------------------------ the life of a flight
     def _board(self, ticket: Ticket) -> Flying:
@@ -402,7 +312,7 @@ class SimulatedFederation:
         if flight.finish is None:
             if not silent and self._needs_outcome_first:
                 await flight.computed  # trained with everything else in flight when the clock is idle
-            flight.finish = ticket.dispatched + self.charges.duration(ticket, _trained(flight))
+            flight.finish = ticket.dispatched + self.charges.duration(ticket, trained_layers(flight))
         if not held:
             await self.loop.until(flight.finish, flight.number)
             if flight.given_up:
@@ -416,14 +326,14 @@ class SimulatedFederation:
             self._air.remove(flight)
             self._end(flight, False)
             self._note("lose", ticket)
-            _settle(flight, False)
+            settle(flight, False)
         else:
             if flight.outcome is None:
                 self._train(self._untrained())
             flight.arrival = self._land(flight)
             self._inbox.append(flight)
             self._note("arrive", ticket)
-            _settle(flight, True)
+            settle(flight, True)
         self._tell()
 
     async def _hold(self, flight: Flying) -> None:
@@ -432,7 +342,7 @@ class SimulatedFederation:
         self._held.append((flight, gate))
         flight.held = True
         self._note("hold", flight.ticket)
-        _settle(flight, False)
+        settle(flight, False)
         self._tell()
         await gate
 
@@ -446,7 +356,7 @@ class SimulatedFederation:
 
     def _tell(self) -> None:
         """Wakes a protocol that waits for news."""
-        _resolve(self._news)
+        resolve(self._news)
 
     @property
     def _needs_outcome_first(self) -> bool:
@@ -585,56 +495,3 @@ class SimulatedFederation:
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
             self.store.put(arrival.client, arrival.own)
-
-    def _updates(self, rnd: Round, arrivals: Sequence[Arrival]) -> Updates:
-        first = arrivals[0].start.value
-        if all(arrival.start.value is first for arrival in arrivals):
-            start = first.expand(len(arrivals), -1)
-        else:
-            start = torch.stack([arrival.start.value for arrival in arrivals])
-        number = torch.tensor([arrival.round for arrival in arrivals], device=first.device)
-
-        def column(name: str) -> Tensor:
-            values = [getattr(arrival, name) for arrival in arrivals]
-            return torch.tensor(values, dtype=torch.float32, device=first.device)
-
-        return Updates(
-            ids=torch.tensor([arrival.client for arrival in arrivals], device=first.device),
-            round=number,
-            age=(rnd.number - number).to(torch.float32),
-            start=start,
-            delta=stack_rows([arrival.delta for arrival in arrivals]),
-            trained=torch.stack([arrival.trained for arrival in arrivals]).to(first.device),
-            n=column("n"),
-            loss=column("loss"),
-            steps=column("steps"),
-            epochs=column("epochs"),
-            lr=column("lr"),
-            duration=column("duration"),
-            extras={name: stack_trees([arrival.extras[name] for arrival in arrivals]) for name in arrivals[0].extras},
-            width=None if arrivals[0].width is None else column("width"),
-        )
-
-
-def _trained(flight: Flying) -> Tensor | None:
-    return None if flight.outcome is None else flight.outcome.trained
-
-
-def _resolve(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
-        future.set_result(None)
-
-
-def _settle(flight: Flying, value: bool) -> None:
-    if not flight.settled.done():
-        flight.settled.set_result(value)
-
-
-def _work(epochs: float, floor: float, affordable: float, partial: bool) -> tuple[float, float]:
-    """Epochs a device spends, and epochs whose result it sends (0: nothing)."""
-    enough = affordable * (1 + 1e-6)  # plans are float32
-    if enough >= epochs:
-        return epochs, epochs
-    if enough >= floor:
-        return affordable, affordable if partial else floor
-    return affordable, 0.0

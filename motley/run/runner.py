@@ -33,8 +33,9 @@ from motley.run.executors import EXECUTORS, Executor
 from motley.run.executors.choice import choose
 from motley.run.experiment import Experiment, initial_params, prepare
 from motley.run.fairness import participation
-from motley.run.federation import Schedule, SimulatedFederation, Tally
+from motley.run.federation import SimulatedFederation
 from motley.run.files import write_json, write_text
+from motley.run.flights import Schedule, Tally
 from motley.run.recipe import Recipe, load
 from motley.run.records import GOALS, Record, environment, read_records, validated
 from motley.run.store import ClientStore

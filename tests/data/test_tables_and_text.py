@@ -55,7 +55,7 @@ def test_eicu_has_no_outcome_among_its_inputs() -> None:
     data = load("eicu")
     assert torch.isfinite(data.inputs(data.test_x)).all()
     assert data.inputs(data.x).mean(0).abs().max() < 1e-3
-    assert set(data.groups) == {"hospital", "region", "beds"}
+    assert set(data.groups) == {"hospital", "region", "beds", "region_beds"}
     assert make_partition("natural(group=hospital, min_size=10)", data, None, Key.root(0)).n_clients >= 5
 
 

@@ -15,7 +15,7 @@ from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Part
 from motley.core.types import Data, Round, Setting, Updates
-from motley.run.federation import _work
+from motley.run.flights import work
 from motley.server.aggregate import layerwise_mean, plain_mean
 from motley.server.step import mix_with_previous, server_adagrad, server_adam, server_momentum, server_yogi
 from motley.server.workload import partial_work
@@ -202,14 +202,14 @@ def test_minibatches_pass_over_all_samples_each_epoch() -> None:
 def test_how_much_work_is_done(
     epochs: float, floor: float, affordable: float, partial: bool, expected: tuple[float, float]
 ) -> None:
-    assert _work(epochs, floor, affordable, partial) == expected
+    assert work(epochs, floor, affordable, partial) == expected
 
 
 def test_a_plan_that_is_just_affordable_is_done() -> None:
     """0.1 as float32 is a little more than 0.1."""
     wanted = torch.full((1,), 0.1).item()
     assert wanted > 0.1
-    assert _work(wanted, wanted, 0.1, False) == (wanted, wanted)
+    assert work(wanted, wanted, 0.1, False) == (wanted, wanted)
 
 
 def test_partial_work_takes_anything() -> None:

@@ -120,9 +120,11 @@ def _fold_constants(module: GraphModule) -> None:
     known: dict[Node, Any] = {}
     written = _written(module)
     for node in list(module.graph.nodes):
+        if node in written:
+            continue
         if node.op == "get_attr":
             known[node] = getattr(module, str(node.target))
-        if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _foldable(node, known, written):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _foldable(node, known):
             continue
         args, kwargs = map_arg((node.args, node.kwargs), lambda inner: known[inner])
         with torch.no_grad():
@@ -138,27 +140,31 @@ def _fold_constants(module: GraphModule) -> None:
         module.graph.erase_node(node)
 
 
-def _foldable(node: Node, known: dict[Node, Any], written: set[Node]) -> bool:
+def _foldable(node: Node, known: dict[Node, Any]) -> bool:
     op = node.target
     assert isinstance(op, OpOverload)
     changes = op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
-    return not changes and node not in written and all(inner in known for inner in node.all_input_nodes)
+    return not changes and all(inner in known for inner in node.all_input_nodes)
 
 
 def _written(module: GraphModule) -> set[Node]:
-    """Nodes whose memory is written later, directly or through a view of it."""
+    """Tensors that are written in place later on, by themselves or through a view of them."""
     found: set[Node] = set()
-    for node in module.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            found.update(node.all_input_nodes)
-    for node in reversed(module.graph.nodes):
-        if node in found and (not isinstance(node.target, OpOverload) or _is_view(node.target)):
-            found.update(node.all_input_nodes)
+    waiting = [node.all_input_nodes[0] for node in module.graph.nodes if _schema(node, "is_mutable")]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(node.all_input_nodes[:1] if _is_view(node) else [])
     return found
 
 
-def _is_view(op: OpOverload) -> bool:
-    return any(value.alias_info is not None for value in op._schema.returns)
+def _schema(node: Node, what: str) -> Any:
+    return getattr(node.target._schema, what) if isinstance(node.target, OpOverload) else None
+
+
+def _is_view(node: Node) -> bool:
+    return any(result.alias_info is not None for result in _schema(node, "returns") or ())
 
 
 class Captured:

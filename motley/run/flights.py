@@ -1,0 +1,174 @@
+"""What flies on the virtual clock: tasks on their way, what became of them, and the updates they turn into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from motley.client.trainer import Outcome
+from motley.core.types import Round, Updates, stack_rows, stack_trees
+from motley.protocol.federation import Arrival
+from motley.run.charges import Ticket
+from motley.run.clock import VirtualLoop
+
+
+class Schedule(NamedTuple):
+    """How long and how hard a run trains."""
+
+    rounds: int
+    cohort: int
+    epochs: float
+    lr: float
+    lr_decay: float = 1.0  # lr in round t is lr * lr_decay ** (t - 1)
+    deadline: float | None = None
+    on_bad_update: str = "stop"  # or "drop"
+
+
+@dataclass
+class Tally:
+    """What happened since the last record."""
+
+    participants: list[int] = field(default_factory=list)
+    arrived: int = 0
+    lost: int = 0
+    late: int = 0
+    concluded: int = 0  # tasks that ended: arrived, lost or given up
+    stragglers: int = 0  # of these, who sent less than was asked for
+    dropouts: int = 0  # of these, who sent nothing
+    stale: list[int] = field(default_factory=list)  # ages of aggregated updates that were not of this round
+    bytes_down: int = 0
+    bytes_up: int = 0
+    loss_sum: float = 0.0
+    samples: float = 0.0
+    notes: dict[str, Any] = field(default_factory=dict)  # what the protocol or a measurement adds to the record
+
+
+class Event(NamedTuple):
+    """Something that happened to a task: dispatch, arrive, hold, lose, give up; or an aggregation (client -1)."""
+
+    time: float
+    what: str
+    client: int
+    round: int
+
+
+class Aloft(NamedTuple):
+    """A flight as a checkpoint holds it; `held` and `landed` are its places in those queues, if it is there."""
+
+    ticket: Ticket
+    finish: float | None
+    held: int | None = None
+    landed: int | None = None
+    landed_at: float | None = None
+
+
+class Flying:
+    """A flight on the virtual clock."""
+
+    def __init__(self, ticket: Ticket, loop: VirtualLoop, number: int) -> None:
+        self.ticket = ticket
+        self.number = number  # counts dispatches: the order of flights that finish at the same time
+        self.client = ticket.client
+        self.round = ticket.round
+        self.outcome: Outcome | None = None
+        self.computed = loop.create_future()
+        self.settled: asyncio.Future[bool] = loop.create_future()  # True: arrived, False: lost or held back
+        self.arrival: Arrival | None = None
+        self.finish: float | None = None
+        self.landed_at: float | None = None
+        self.given_up = False
+        self.held = False  # its transmission is delayed; the device is free
+
+    def done(self) -> bool:
+        return self.settled.done() and self.arrival is not None
+
+    def over(self) -> bool:
+        return self.settled.done() or self.given_up
+
+    def result(self) -> Arrival | None:
+        return self.arrival
+
+
+class Flock:
+    """Flights in the order in which they came; one is found and removed at once, however many there are."""
+
+    def __init__(self) -> None:
+        self._flights: dict[int, Flying] = {}
+
+    def append(self, flight: Flying) -> None:
+        self._flights[flight.number] = flight
+
+    def remove(self, flight: Flying) -> None:
+        del self._flights[flight.number]
+
+    def clear(self) -> None:
+        self._flights.clear()
+
+    def __contains__(self, flight: Flying) -> bool:
+        return self._flights.get(flight.number) is flight
+
+    def __iter__(self) -> Iterator[Flying]:
+        return iter(self._flights.values())
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+
+def stack(rnd: Round, arrivals: Sequence[Arrival]) -> Updates:
+    """Arrivals as the server sees them: stacked, in their order."""
+    first = arrivals[0].start.value
+    if all(arrival.start.value is first for arrival in arrivals):
+        start = first.expand(len(arrivals), -1)
+    else:
+        start = torch.stack([arrival.start.value for arrival in arrivals])
+    number = torch.tensor([arrival.round for arrival in arrivals], device=first.device)
+
+    def column(name: str) -> Tensor:
+        values = [getattr(arrival, name) for arrival in arrivals]
+        return torch.tensor(values, dtype=torch.float32, device=first.device)
+
+    return Updates(
+        ids=torch.tensor([arrival.client for arrival in arrivals], device=first.device),
+        round=number,
+        age=(rnd.number - number).to(torch.float32),
+        start=start,
+        delta=stack_rows([arrival.delta for arrival in arrivals]),
+        trained=torch.stack([arrival.trained for arrival in arrivals]).to(first.device),
+        n=column("n"),
+        loss=column("loss"),
+        steps=column("steps"),
+        epochs=column("epochs"),
+        lr=column("lr"),
+        duration=column("duration"),
+        extras={name: stack_trees([arrival.extras[name] for arrival in arrivals]) for name in arrivals[0].extras},
+        width=None if arrivals[0].width is None else column("width"),
+    )
+
+
+def trained_layers(flight: Flying) -> Tensor | None:
+    return None if flight.outcome is None else flight.outcome.trained
+
+
+def resolve(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+def settle(flight: Flying, value: bool) -> None:
+    if not flight.settled.done():
+        flight.settled.set_result(value)
+
+
+def work(epochs: float, floor: float, affordable: float, partial: bool) -> tuple[float, float]:
+    """Epochs a device spends, and epochs whose result it sends (0: nothing)."""
+    enough = affordable * (1 + 1e-6)  # plans are float32
+    if enough >= epochs:
+        return epochs, epochs
+    if enough >= floor:
+        return affordable, affordable if partial else floor
+    return affordable, 0.0
