@@ -246,9 +246,10 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
     if span.first < span.last:
         running = torch.zeros((), device=c.params.device)
         count = 0
+        quick = Descent(training, c.params, span) if plain and whole else None
         for batch, ended in minibatches(c.key, data, training.batch_size, steps):
-            if plain and whole:
-                params, data_term = descend(training, c, span, batch)
+            if quick is not None:
+                data_term, params = quick.step(batch, c.facts.lr), quick.params
             else:
                 free = c.params[low:high].detach().requires_grad_()
                 loss, data_term = objective(training, c, free, span, batch)
@@ -260,7 +261,8 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
             with torch.no_grad():
                 running = running + data_term.detach()
                 count += 1
-                c = c.with_(params=params)
+                if params is not c.params:
+                    c = c.with_(params=params)
                 if ended:
                     c = c.with_(epoch=c.epoch + 1.0, loss=running / count)
                     running, count = torch.zeros_like(running), 0
@@ -270,34 +272,40 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
                         span, whole, mask, low, high = _focus(training, c)
                         if span.first >= span.last:
                             break
+                        quick = Descent(training, c.params, span) if plain and whole else None
                 if observer is not None:
-                    observer(c)
+                    observer(c.with_(params=c.params.clone()))
         if count:
             c = c.with_(loss=running / count)
     with torch.no_grad():
         return finish(training, c, data)
 
 
-def descend(training: Training, c: Client, span: Span, batch: Batch) -> tuple[Tensor, Tensor]:
-    """A step of plain SGD on the data term alone, as `objective` and `move` do it, and the data term.
+class Descent:
+    """Steps of plain SGD on the data term alone, as `objective` and `move` do them, in place on a copy of the model.
 
-    Most steps of most methods are this one. Its gradients are never gathered in one vector, which saves a pass over
-    memory and makes it as quick as a bare PyTorch loop; layers outside ``span`` cost no backward pass.
+    Most steps of most methods are these. Gradients are never gathered in one vector and nothing is copied from step to
+    step, which makes them as quick as a bare PyTorch loop; layers outside ``span`` cost no backward pass.
     """
-    layout = training.net.layout
-    tensors = layout.tensors(c.params.detach())
-    moving = [i for i, slot in enumerate(layout.slots) if span.first <= slot.layer < span.last]
-    for i in moving:
-        tensors[i] = tensors[i].detach().requires_grad_()
-    leaves = [tensors[i] for i in moving]
-    loss = cross_entropy(_forward(training, tensors, batch.x).logits, batch.y)
-    grads = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
-    with torch.no_grad():
-        new = torch.empty_like(c.params) if len(leaves) == len(tensors) else c.params.clone()
-        places = layout.tensors(new)
-        for i, leaf, grad in zip(moving, leaves, grads, strict=True):
-            torch.addcmul(leaf, grad, c.facts.lr, value=-1.0, out=places[i])
-    return new, loss.detach()
+
+    def __init__(self, training: Training, params: Tensor, span: Span) -> None:
+        self.training = training
+        self.params = params.detach().clone()
+        slots = training.net.layout.slots
+        self._tensors = training.net.layout.tensors(self.params)
+        moving = [i for i, slot in enumerate(slots) if span.first <= slot.layer < span.last]
+        for i in moving:
+            self._tensors[i] = self._tensors[i].detach().requires_grad_()
+        self._leaves = [self._tensors[i] for i in moving]
+
+    def step(self, batch: Batch, lr: Tensor) -> Tensor:
+        """Moves ``params`` by one step and gives the data term before it."""
+        loss = cross_entropy(_forward(self.training, self._tensors, batch.x).logits, batch.y)
+        grads = torch.autograd.grad(loss, self._leaves, allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            for leaf, grad in zip(self._leaves, grads, strict=True):
+                leaf.addcmul_(grad, lr, value=-1.0)
+        return loss.detach()
 
 
 def _focus(training: Training, c: Client) -> tuple[Span, bool, Tensor | None, int, int]:

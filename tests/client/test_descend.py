@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from motley.client.optimizer import SGD
-from motley.client.trainer import Span, Training, descend, move, objective
+from motley.client.trainer import Descent, Span, Training, move, objective
 from motley.core.network import Network
 from motley.core.part import compose
 from motley.core.types import Batch, Client, Facts
@@ -25,7 +25,7 @@ class WithIdle(nn.Module):
         return self.head(self.first(x).relu())
 
 
-def test_descend_is_objective_and_move() -> None:
+def test_descent_is_objective_and_move() -> None:
     torch.manual_seed(0)
     net = Network(WithIdle())
     training = Training(net, compose(name="plain"), SGD(), 5)
@@ -37,13 +37,16 @@ def test_descend_is_objective_and_move() -> None:
     loss, data_term = objective(training, c, free, Span(0, net.n_layers), batch)
     (grad,) = torch.autograd.grad(loss, free)
     expected, _ = move(training, c, {}, grad, None, facts.lr)
-    params, quick_term = descend(training, c, Span(0, net.n_layers), batch)
+    quick = Descent(training, c.params, Span(0, net.n_layers))
+    quick_term, params = quick.step(batch, c.facts.lr), quick.params
     torch.testing.assert_close(params, expected, rtol=0, atol=1e-7)
     assert torch.equal(quick_term, data_term)
     idle = slice(*next((layer.start, layer.stop) for layer in net.layout.layers if layer.name == "idle"))
     assert torch.equal(params[idle], c.params[idle])
     assert not torch.equal(params, c.params)
     last = net.layout.layers[-1].start
-    some, _ = descend(training, c, Span(net.n_layers - 1, net.n_layers), batch)
+    partly = Descent(training, c.params, Span(net.n_layers - 1, net.n_layers))
+    partly.step(batch, c.facts.lr)
+    some = partly.params
     assert torch.equal(some[:last], c.params[:last])
     torch.testing.assert_close(some[last:], expected[last:], rtol=0, atol=1e-7)
