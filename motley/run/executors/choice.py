@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from motley.core.errors import InputError, MotleyError
 from motley.core.keys import Key
+from motley.core.part import compose
 from motley.run.executors.base import Executor, FactsRow, Job, Training
 from motley.run.executors.base import FederatedData as Data
 from motley.run.executors.batched import Batched
@@ -35,18 +35,15 @@ def choose(
     cohort = min(cohort, data.n_clients)
     steps = epochs * float(data.sizes.mean()) / training.batch_size
     total = rounds * cohort * max(1.0, steps)
-    try:
-        per_step = _seconds(Loop(training, data), training, data, 1) / STEPS
-        work = per_step * total
-        if work < SHORT:
-            return "loop"
-        if training.net.size <= TINY and cohort >= 4:
-            width = min(cohort, 32)
-            together = _seconds(Batched(training, data, "cpu"), training, data, width) / (STEPS * width)
-            if together * GAIN < per_step / (_cores(workers) if _may_fork() else 1):
-                return "batched"
-    except MotleyError:
-        return "loop"  # the method needs more than a rehearsal can give it
+    plain = replace(training, method=compose(name="rehearsal"))  # what parts send and keep costs little beside it
+    per_step = _seconds(Loop(plain, data), plain, data, 1) / STEPS
+    if per_step * total < SHORT:
+        return "loop"
+    if training.net.size <= TINY and cohort >= 4:
+        width = min(cohort, 32)
+        together = _seconds(Batched(plain, data, "cpu"), plain, data, width) / (STEPS * width)
+        if together * GAIN < per_step / (_cores(workers) if _may_fork() else 1):
+            return "batched"
     return "pool" if _may_fork() and _cores(workers) > 1 and _travels(training) else "loop"
 
 
@@ -83,8 +80,4 @@ def _seconds(executor: Executor, training: Training, data: Data, width: int) -> 
 def _job(training: Training, data: Data, client: int, start: torch.Tensor, key: Key) -> Job:
     n = float(data.sizes[client])
     facts = FactsRow(client, 1, n, data.labels_of(client), 1e-3, 1.0, float(STEPS), 0.0, 1.0, 1.0)
-    down = {name: None for name, _ in training.method.hooks("send")}
-    if down or training.method.has("plan"):
-        raise InputError("What the server sends is not known before the first round.")
-    dials = {p.name: dict.fromkeys(p.dials, torch.tensor(0.0)) for p in training.method.parts if p.dials}
-    return Job(client, start, facts, STEPS, key.fold(client), {}, dials, None)
+    return Job(client, start, facts, STEPS, key.fold(client), {}, {}, None)
