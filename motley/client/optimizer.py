@@ -8,8 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from motley.client.sgd import sgd_
 from motley.core.registry import Registry, parse
 from motley.core.types import Tree
+from motley.nets.client_conv import available
 
 OPTIMIZERS: Registry[Optimizer] = Registry("optimizer")
 
@@ -44,6 +46,9 @@ class SGD:
         return torch.addcmul(params, grad, lr, value=-1.0), state
 
     def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
+        if params.is_cuda and available():
+            sgd_(params, state.get("velocity"), grad, lr, self.momentum, self.weight_decay)
+            return
         if self.weight_decay:
             grad = torch.add(grad, params, alpha=self.weight_decay)
         if self.momentum:

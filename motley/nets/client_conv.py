@@ -1,10 +1,11 @@
-"""Convolution and pooling of many clients at once, each with weights of its own, as Triton kernels.
+"""Convolution blocks of many clients at once, each with weights of its own, as Triton kernels.
 
-A grouped convolution in cuDNN runs clients one after the other; these kernels run them side by side and never write the
-unfolded input to memory. Numbers are float32; products are taken as ``tf32`` or, by default, as ``tf32x3`` (three TF32
-products that together keep float32's accuracy).
+A block is a convolution with its bias, 2 x 2 max-pooling where asked, and a leaky ReLU (``slope``; 1 is none). Forwards
+it is one kernel, which never writes the unfolded image or the output before pooling. Numbers are float32; products are
+taken as ``tf32`` or, by default, as ``tf32x3`` (three TF32 products that together keep float32's accuracy).
 
-Shapes: x [K, B, C, H, W], weight [K, O, C, R, S], y [K, B, O, H', W'] with stride 1 and zero padding.
+A grouped convolution in cuDNN runs clients one after the other; these kernels run them side by side.
+Stride is 1, padding is with zeros. The operations take and give images as [K, B, H, W, C].
 """
 
 from __future__ import annotations
@@ -14,8 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 
 @cache
@@ -30,60 +29,114 @@ def available() -> bool:
     return True
 
 
-def _precision() -> str:
+def product_precision() -> str:
+    """How kernels take products: as torch is set to take matrix products."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
 
 
-@torch.library.custom_op("motley::client_conv", mutates_args=())
-def client_conv(x: Tensor, weight: Tensor, padding: int, precision: str) -> Tensor:
-    """Convolution of every client."""
+@torch.library.custom_op("motley::conv_block", mutates_args=())
+def conv_block(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: bool, slope: float, precision: str
+) -> tuple[Tensor, Tensor]:
+    """Every client's block: x [K, B, H, W, C], weight [K, O, R, R, C], bias [K, O] -> y [K, B, H', W', O].
+
+    The second result says which of the four pixels was the largest, the first of equals (0 to 3, uint8).
+    """
     from motley.nets import client_conv_kernels
 
-    return client_conv_kernels.forward(x, weight, padding, precision)
+    return client_conv_kernels.forward(x, weight, bias, padding, pool, slope, precision)
 
 
-@client_conv.register_fake
-def _(x: Tensor, weight: Tensor, padding: int, precision: str) -> Tensor:
-    k, b, _, h, w = x.shape
-    return x.new_empty(
-        k, b, weight.shape[1], h + 2 * padding - weight.shape[3] + 1, w + 2 * padding - weight.shape[4] + 1
-    )
+@conv_block.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: bool, slope: float, precision: str
+) -> tuple[Tensor, Tensor]:
+    k, b, h, w, _ = x.shape
+    sizes = (length + 2 * padding - weight.shape[2] + 1 for length in (h, w))
+    y = x.new_empty(k, b, *(size // 2 if pool else size for size in sizes), weight.shape[1])
+    return y, torch.empty(y.shape if pool else (0,), dtype=torch.uint8, device=x.device)
 
 
-@torch.library.custom_op("motley::client_conv_input", mutates_args=())
-def client_conv_input(grad: Tensor, weight: Tensor, height: int, width: int, padding: int, precision: str) -> Tensor:
-    """The gradient of every client's input from its output's gradient."""
+@torch.library.custom_op("motley::conv_spread", mutates_args=())
+def conv_spread(grad: Tensor, y: Tensor, which: Tensor, height: int, width: int, pool: bool, slope: float) -> Tensor:
+    """From a block's gradient and its output to the gradient before activation and pooling [K, B, height, width, O]."""
     from motley.nets import client_conv_kernels
 
-    return client_conv_kernels.input_gradient(grad, weight, height, width, padding, precision)
+    return client_conv_kernels.spread(grad, y, which, height, width, pool, slope)
 
 
-@client_conv_input.register_fake
-def _(grad: Tensor, weight: Tensor, height: int, width: int, padding: int, precision: str) -> Tensor:
-    return grad.new_empty(grad.shape[0], grad.shape[1], weight.shape[2], height, width)
+@conv_spread.register_fake
+def _(grad: Tensor, y: Tensor, which: Tensor, height: int, width: int, pool: bool, slope: float) -> Tensor:
+    return grad.new_empty(*grad.shape[:2], height, width, grad.shape[-1])
 
 
-@torch.library.custom_op("motley::client_conv_weight", mutates_args=())
-def client_conv_weight(x: Tensor, grad: Tensor, rows: int, columns: int, padding: int, precision: str) -> Tensor:
-    """The gradient of every client's weights [K, O, C, rows, columns] from its input and its output's gradient."""
+@torch.library.custom_op("motley::conv_weight", mutates_args=())
+def conv_weight(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str) -> Tensor:
+    """The gradient of every client's weights [O, C, rows, rows] and biases [O], one after the other: [K, ...]."""
     from motley.nets import client_conv_kernels
 
-    return client_conv_kernels.weight_gradient(x, grad, rows, columns, padding, precision)
+    return client_conv_kernels.weight_gradient(x, grad, rows, padding, precision)
 
 
-@client_conv_weight.register_fake
-def _(x: Tensor, grad: Tensor, rows: int, columns: int, padding: int, precision: str) -> Tensor:
-    return x.new_empty(x.shape[0], grad.shape[2], x.shape[2], rows, columns)
+@conv_weight.register_fake
+def _(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str) -> Tensor:
+    return x.new_empty(x.shape[0], grad.shape[-1] * (x.shape[-1] * rows * rows + 1))
 
 
 def _front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     """The client axis first and real."""
-    moved = tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return moved.contiguous()
+    return tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
-class _Once(torch.autograd.Function):
-    """A step of a backward pass: it has a rule for `vmap` and no derivative of its own."""
+def _last(images: Tensor) -> Tensor:
+    """[K, B, C, H, W] with channels last in memory and in shape; nothing is copied where they lie so already."""
+    return images.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def _second(images: Tensor) -> Tensor:
+    """Back to the shape [K, B, C, H, W]."""
+    return images.permute(0, 1, 4, 2, 3)
+
+
+Sizes = tuple[int, bool, float]  # padding, pool, slope
+
+
+def forwards(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """The block of x [K, B, C, H, W] with weights [K, O, C, R, R]."""
+    kernel = weight.permute(0, 1, 3, 4, 2).contiguous()
+    y, which = conv_block(_last(x), kernel, None if bias is None else bias.contiguous(), *sizes, product_precision())
+    return _second(y), which
+
+
+def backwards(
+    x: Tensor, weight: Tensor, grad: Tensor, y: Tensor, which: Tensor, sizes: Sizes, to_x: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x (empty where nobody asks for it), weights and biases."""
+    (padding, pool, slope), precision = sizes, product_precision()
+    k, outputs, channels, rows, _ = weight.shape
+    x, grad = _last(x), _last(grad)
+    height, width = (length + 2 * padding - rows + 1 for length in x.shape[2:4])
+    if pool or slope != 1.0:
+        grad = conv_spread(grad, _last(y), which, height, width, pool, slope)
+    both = conv_weight(x, grad, rows, padding, precision)
+    to_weight, to_bias = both.split([outputs * channels * rows * rows, outputs], 1)
+    to_weight = to_weight.view(weight.shape)
+    if not to_x:
+        return x.new_empty(k, 0), to_weight, to_bias
+    turned = weight.flip(-1, -2).permute(0, 2, 3, 4, 1).contiguous()
+    back, _ = conv_block(grad, turned, None, rows - 1 - padding, False, 1.0, precision)
+    return _second(back), to_weight, to_bias
+
+
+class _BlockGradient(torch.autograd.Function):
+    """The backward pass of a block: it has a rule for `vmap` and no derivative of its own."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor, grad: Tensor, y: Tensor, which: Tensor, sizes: Sizes, to_x: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        found = backwards(x[None], weight[None], grad[None], y[None], which[None], sizes, to_x)
+        return found[0][0], found[1][0], found[2][0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -95,115 +148,42 @@ class _Once(torch.autograd.Function):
             "Second derivatives of batched convolutions are not available; use conv_formulation('direct')."
         )
 
-
-class _InputGradient(_Once):
     @staticmethod
-    def forward(grad: Tensor, weight: Tensor, padding: int, shape: tuple[int, ...]) -> Tensor:
-        return conv2d_input(list(shape), weight, grad, padding=padding)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, grad: Tensor, weight: Tensor, padding: int, shape: Any) -> tuple[Tensor, int]:
-        size = info.batch_size
-        g, w = _front(grad, in_dims[0], size), _front(weight, in_dims[1], size)
-        return client_conv_input(g, w, shape[-2], shape[-1], padding, _precision()), 0
+    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        x, weight, grad, y, which = (
+            _front(tensor, dim, info.batch_size) for tensor, dim in zip(args[:5], in_dims[:5], strict=True)
+        )
+        return backwards(x, weight, grad, y, which, *args[5:]), (0, 0, 0)
 
 
-class _WeightGradient(_Once):
-    @staticmethod
-    def forward(x: Tensor, grad: Tensor, padding: int, shape: tuple[int, ...]) -> Tensor:
-        return conv2d_weight(x, list(shape), grad, padding=padding)
+class ConvBlock(torch.autograd.Function):
+    """Convolution, bias, pooling and leaky ReLU of one client [B, C, H, W], with a fast rule for `vmap`."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, grad: Tensor, padding: int, shape: Any) -> tuple[Tensor, int]:
-        size = info.batch_size
-        x, grad = _front(x, in_dims[0], size), _front(grad, in_dims[1], size)
-        return client_conv_weight(x, grad, shape[-2], shape[-1], padding, _precision()), 0
-
-
-@torch.library.custom_op("motley::pool", mutates_args=())
-def pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of every 2 x 2 square [..., H, W] -> [..., H // 2, W // 2], and which one it was (0 to 3, uint8)."""
-    from motley.nets import client_conv_kernels
-
-    return client_conv_kernels.pool(x)
-
-
-@pool.register_fake
-def _(x: Tensor) -> tuple[Tensor, Tensor]:
-    y = x.new_empty(*x.shape[:-2], x.shape[-2] // 2, x.shape[-1] // 2)
-    return y, torch.empty_like(y, dtype=torch.uint8)
-
-
-@torch.library.custom_op("motley::unpool", mutates_args=())
-def unpool(grad: Tensor, which: Tensor, height: int, width: int) -> Tensor:
-    """The gradient of `pool` with respect to its input."""
-    from motley.nets import client_conv_kernels
-
-    return client_conv_kernels.unpool(grad, which, height, width)
-
-
-@unpool.register_fake
-def _(grad: Tensor, which: Tensor, height: int, width: int) -> Tensor:
-    return grad.new_empty(*grad.shape[:-2], height, width)
-
-
-class _Unpool(_Once):
-    @staticmethod
-    def forward(grad: Tensor, which: Tensor, height: int, width: int) -> Tensor:
-        return unpool(grad.contiguous(), which.contiguous(), height, width)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, grad: Tensor, which: Tensor, height: int, width: int) -> tuple[Tensor, int]:
-        size = info.batch_size
-        return unpool(_front(grad, in_dims[0], size), _front(which, in_dims[1], size), height, width), 0
-
-
-class Pool(torch.autograd.Function):
-    """`F.max_pool2d(x, 2)` as one kernel forwards and one backwards; the first of equals wins."""
-
-    @staticmethod
-    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
-        return pool(x.contiguous())
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> tuple[Tensor, Tensor]:
+        y, which = forwards(x[None], weight[None], None if bias is None else bias[None], sizes)
+        return y[0], which.squeeze(0) if which.dim() > 1 else which
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.size = tuple(inputs[0].shape[-2:])
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
+        x, weight, bias, ctx.sizes = inputs
+        y, which = output
+        ctx.biased = bias is not None
+        ctx.mark_non_differentiable(which)
+        ctx.save_for_backward(x, weight, y, which)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return _Unpool.apply(grads[0], ctx.saved_tensors[0], *ctx.size)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
+        x, weight, y, which = ctx.saved_tensors
+        to_x = bool(ctx.needs_input_grad[0])
+        found = _BlockGradient.apply(x, weight, grads[0], y, which, ctx.sizes, to_x)
+        return found[0] if to_x else None, found[1], found[2] if ctx.biased else None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        return pool(_front(x, in_dims[0], info.batch_size)), (0, 0)
-
-
-class ClientConv(torch.autograd.Function):
-    """`F.conv2d` (stride 1, square kernel, zero padding, no bias) of one client, with a fast rule for `vmap`."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, padding: int) -> Tensor:
-        return conv2d(x, weight, padding=padding)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, weight, ctx.padding = inputs
-        ctx.save_for_backward(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, weight = ctx.saved_tensors
-        (grad,) = grads
-        to_x = _InputGradient.apply(grad, weight, ctx.padding, tuple(x.shape)) if ctx.needs_input_grad[0] else None
-        to_weight = None
-        if ctx.needs_input_grad[1]:
-            to_weight = _WeightGradient.apply(x, grad, ctx.padding, tuple(weight.shape))
-        return to_x, to_weight, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, padding: int) -> tuple[Tensor, int]:
+    def vmap(
+        info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int | None]]:
         size = info.batch_size
-        x, weight = _front(x, in_dims[0], size), _front(weight, in_dims[1], size)
-        return client_conv(x, weight, padding, _precision()), 0
+        stacked = None if bias is None else _front(bias, in_dims[2], size)
+        y, which = forwards(_front(x, in_dims[0], size), _front(weight, in_dims[1], size), stacked, sizes)
+        return (y, which), (0, 0 if sizes[1] else None)

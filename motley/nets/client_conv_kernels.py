@@ -1,8 +1,10 @@
-"""The Triton kernels behind `motley.nets.client_conv`; imported only where they run."""
+"""The Triton kernels behind `motley.nets.client_conv`; imported only where they run.
+
+Images lie as [K, B, H, W, C]: channels last, so that a tile of an unfolded image is made of long runs of memory. An
+element of an unfolded patch is counted by ``red = (r, s, c)``, in which order weights [K, O, R, S, C] lie as well.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
@@ -11,196 +13,147 @@ from torch import Tensor
 
 
 @triton.jit
-def _forward_kernel(
-    x, weight, y,
-    B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    M, N_RED: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """y[k, o, m] = sum over (c, r, s) of weight[k, o, c, r, s] * x[k, b, c, oh + r - PAD, ow + s - PAD].
-
-    m = (b, oh, ow), CO counts output channels.
-
-    Pixels lie along the last axis of every tile, because that is how they lie in memory.
-    """
-    client = tl.program_id(2).to(tl.int64)
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    o = tl.program_id(1) * BN + tl.arange(0, BN)
-    b = m // (OH * OW)
-    rest = m % (OH * OW)
-    oh = rest // OW
-    ow = rest % OW
-    x += client * B * C * H * W
-    weight += client * CO * C * R * S
-    base = b * (C * H * W) + (oh - PAD) * W + (ow - PAD)
-    acc = tl.zeros((BN, BM), dtype=tl.float32)
-    for begin in range(0, N_RED, BK):
-        red = begin + tl.arange(0, BK)
-        c = red // (R * S)
-        tap = red % (R * S)
-        r = tap // S
-        s = tap % S
-        ih = oh[None, :] - PAD + r[:, None]
-        iw = ow[None, :] - PAD + s[:, None]
-        inside = (m[None, :] < M) & (red[:, None] < N_RED)
-        if PAD > 0:
-            inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + base[None, :] + (c * H * W + r * W + s)[:, None], mask=inside, other=0.0)
-        at = o[:, None] * (C * R * S) + red[None, :]
-        taps = tl.load(weight + at, mask=(red[None, :] < N_RED) & (o[:, None] < CO), other=0.0)
-        acc = tl.dot(taps, a, acc, input_precision=PRECISION)
-    out = client * B * CO * OH * OW + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :]
-    tl.store(y + out, acc, mask=(m[None, :] < M) & (o[:, None] < CO))
-
-
-@triton.jit
-def _column_kernel(
-    weight, grad, columns,
-    B, CO: tl.constexpr, P: tl.constexpr, M, N_RED: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """columns[k, (c, r, s), m] = sum over o of weight[k, o, (c, r, s)] * grad[k, b, o, p], m = (b, p)."""
-    client = tl.program_id(2).to(tl.int64)
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    red = tl.program_id(1) * BK + tl.arange(0, BK)
-    b = m // P
-    p = m % P
-    weight += client * CO * N_RED
-    grad += client * B * CO * P
-    acc = tl.zeros((BK, BM), dtype=tl.float32)
-    for begin in range(0, CO, BN):
-        o = begin + tl.arange(0, BN)
-        taps = tl.load(
-            weight + o[None, :] * N_RED + red[:, None], mask=(red[:, None] < N_RED) & (o[None, :] < CO), other=0.0
-        )
-        inside = (m[None, :] < M) & (o[:, None] < CO)
-        g = tl.load(grad + b[None, :] * (CO * P) + o[:, None] * P + p[None, :], mask=inside, other=0.0)
-        acc = tl.dot(taps, g, acc, input_precision=PRECISION)
-    at = columns + client * N_RED * M + red[:, None].to(tl.int64) * M + m[None, :]
-    tl.store(at, acc, mask=(red[:, None] < N_RED) & (m[None, :] < M))
-
-
-@triton.jit
-def _fold_kernel(
-    columns, out, N, M,
-    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """out[k, b, c, h, w]: the sum of the columns that this pixel took part in."""
-    client = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    b = i // (C * H * W)
-    c = (i // (H * W)) % C
-    h = (i // W) % H
-    w = i % W
-    columns += client * C * R * S * M
-    total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for r in range(R):
-        oh = h + PAD - r
-        for s in range(S):
-            ow = w + PAD - s
-            inside = (i < N) & (oh >= 0) & (oh < OH) & (ow >= 0) & (ow < OW)
-            at = (c * (R * S) + r * S + s).to(tl.int64) * M + b * (OH * OW) + oh * OW + ow
-            total += tl.load(columns + at, mask=inside, other=0.0)
-    tl.store(out + client * N + i, total, mask=i < N)
-
-
-@triton.jit
-def _weight_kernel(
-    x, grad, partial,
-    B, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    M, N_RED: tl.constexpr, K, PER_SPLIT: tl.constexpr,
-    R: tl.constexpr, S: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """partial[split, k, o, (c, r, s)]: grad[k, o, m] * x[k, b, c, oh + r - PAD, ow + s - PAD], summed over a split."""
-    client = tl.program_id(2).to(tl.int64)
-    split = tl.program_id(1)
-    tiles = tl.cdiv(N_RED, BK)
-    o = (tl.program_id(0) // tiles) * BN + tl.arange(0, BN)
-    red = (tl.program_id(0) % tiles) * BK + tl.arange(0, BK)
-    c = red // (R * S)
-    tap = red % (R * S)
-    r = tap // S
-    s = tap % S
-    x += client * B * C * H * W
-    grad += client * B * CO * OH * OW
-    acc = tl.zeros((BN, BK), dtype=tl.float32)
-    for step in range(0, PER_SPLIT, BM):
-        m = split * PER_SPLIT + step + tl.arange(0, BM)
+def _place(m, OH: tl.constexpr, OW: tl.constexpr, POOL: tl.constexpr):
+    """Image, row and column of output pixel m. With POOL the four pixels of every 2 x 2 square follow each other."""
+    if POOL:
+        square = m // 4
+        b = square // ((OH // 2) * (OW // 2))
+        rest = square % ((OH // 2) * (OW // 2))
+        oh = rest // (OW // 2) * 2 + m % 4 // 2
+        ow = rest % (OW // 2) * 2 + m % 2
+    else:
         b = m // (OH * OW)
         rest = m % (OH * OW)
         oh = rest // OW
         ow = rest % OW
-        g = tl.load(
-            grad + b[None, :] * (CO * OH * OW) + o[:, None] * (OH * OW) + rest[None, :],
-            mask=(m[None, :] < M) & (o[:, None] < CO),
-            other=0.0,
-        )
-        ih = oh[None, :] - PAD + r[:, None]
-        iw = ow[None, :] - PAD + s[:, None]
-        inside = (m[None, :] < M) & (red[:, None] < N_RED)
+    return b, oh, ow
+
+
+@triton.jit
+def _patches(
+    x, b, oh, ow, live, begin,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, R: tl.constexpr, PAD: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """A tile of the unfolded image: pixels times red from ``begin``, a multiple of BK."""
+    pixel = ((b * H + oh) * W + ow) * C
+    if C % BK == 0:  # a tile lies within one tap
+        r = begin // (R * C) - PAD
+        s = begin // C % R - PAD
+        at = pixel[:, None] + ((r * W + s) * C + begin % C + tl.arange(0, BK))[None, :]
+        inside = live
         if PAD > 0:
-            inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
-        a = tl.load(x + b[None, :] * (C * H * W) + c[:, None] * (H * W) + ih * W + iw, mask=inside, other=0.0)
-        acc = tl.dot(g, tl.trans(a), acc, input_precision=PRECISION)
-    at = ((split * K + client) * CO + o[:, None]) * N_RED + red[None, :]
+            inside = inside & (oh + r >= 0) & (oh + r < H) & (ow + s >= 0) & (ow + s < W)
+        return tl.load(x + at, mask=inside[:, None], other=0.0)
+    red = begin + tl.arange(0, BK)
+    r = red // (R * C)
+    rest = red % (R * C)
+    at = pixel[:, None] + ((r - PAD) * (W * C) + (rest - PAD * C))[None, :]
+    inside = live[:, None] & (red < R * R * C)[None, :]
+    if PAD > 0:
+        ih = oh[:, None] + (r - PAD)[None, :]
+        iw = ow[:, None] + (rest // C - PAD)[None, :]
+        inside = inside & (ih >= 0) & (ih < H) & (iw >= 0) & (iw < W)
+    return tl.load(x + at, mask=inside, other=0.0)
+
+
+@triton.jit
+def _forward_kernel(
+    x, weight, bias, y, which, B, M, SLOPE,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    R: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr, POOL: tl.constexpr, LEAKY: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """y[k, m, o] = activation of bias[k, o] + sum over red of patch[k, m, red] * weight[k, o, red]; largest of four."""
+    N_RED: tl.constexpr = R * R * C
+    client = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    o = tl.program_id(1) * BN + tl.arange(0, BN)
+    b, oh, ow = _place(m, OH, OW, POOL)
+    x += client * B * H * W * C
+    weight += client * CO * N_RED
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for begin in range(0, N_RED, BK):
+        red = begin + tl.arange(0, BK)
+        patch = _patches(x, b, oh, ow, m < M, begin, H, W, C, R, PAD, BK)
+        inside = (red[:, None] < N_RED) & (o[None, :] < CO)
+        taps = tl.load(weight + o[None, :] * N_RED + red[:, None], mask=inside, other=0.0)
+        acc = tl.dot(patch, taps, acc, input_precision=PRECISION)
+    if POOL:
+        best, index = tl.max(tl.reshape(acc, (BM // 4, 4, BN)), 1, return_indices=True)
+        m = tl.program_id(0) * (BM // 4) + tl.arange(0, BM // 4)
+        M = M // 4
+    else:
+        best = acc
+    if BIAS:
+        best += tl.load(bias + client * CO + o, mask=o < CO, other=0.0)[None, :]
+    if LEAKY:
+        best = tl.where(best > 0, best, SLOPE * best)
+    at = (client * M + m[:, None]) * CO + o[None, :]
+    inside = (m[:, None] < M) & (o[None, :] < CO)
+    tl.store(y + at, best, mask=inside)
+    if POOL:
+        tl.store(which + at, index.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _spread_kernel(
+    grad, y, which, out, N, SLOPE,
+    CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, POOL: tl.constexpr, LEAKY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[k, b, oh, ow, o]: the gradient before activation and pooling."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if POOL:
+        o = i % CO
+        pixel = i // CO
+        ow = pixel % OW
+        oh = pixel // OW % OH
+        image = pixel // (OH * OW)
+        inside = (i < N) & (oh < OH // 2 * 2) & (ow < OW // 2 * 2)
+        at = ((image * (OH // 2) + oh // 2) * (OW // 2) + ow // 2) * CO + o
+        inside = inside & (tl.load(which + at, mask=inside, other=4).to(tl.int32) == (oh % 2 * 2 + ow % 2))
+    else:
+        at = i
+        inside = i < N
+    g = tl.load(grad + at, mask=inside, other=0.0)
+    if LEAKY:
+        g = tl.where(tl.load(y + at, mask=inside, other=0.0) > 0, g, SLOPE * g)
+    tl.store(out + i, g, mask=i < N)
+
+
+@triton.jit
+def _weight_kernel(
+    x, grad, partial, B, M, K, PER_SPLIT: tl.constexpr,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    R: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """partial[split, k]: grad[k, m, o] * patch[k, m, red] summed over a split of the pixels, and grad[k, m, o] alone.
+
+    It is written in the order of the parameters: weights [O, C, R, R], then biases [O].
+    """
+    N_RED: tl.constexpr = R * R * C
+    client = tl.program_id(2).to(tl.int64)
+    split = tl.program_id(1)
+    tiles = tl.cdiv(N_RED, BK)
+    o = (tl.program_id(0) // tiles) * BN + tl.arange(0, BN)
+    begin = (tl.program_id(0) % tiles) * BK
+    red = begin + tl.arange(0, BK)
+    x += client * B * H * W * C
+    grad += client * M * CO
+    acc = tl.zeros((BN, BK), dtype=tl.float32)
+    total = tl.zeros((BN,), dtype=tl.float32)
+    for step in range(0, PER_SPLIT, BM):
+        m = split * PER_SPLIT + step + tl.arange(0, BM)
+        b, oh, ow = _place(m, OH, OW, False)
+        g = tl.load(grad + m[:, None] * CO + o[None, :], mask=(m[:, None] < M) & (o[None, :] < CO), other=0.0)
+        patch = _patches(x, b, oh, ow, m < M, begin, H, W, C, R, PAD, BK)
+        acc = tl.dot(tl.trans(g), patch, acc, input_precision=PRECISION)
+        total += tl.sum(g, 0)
+    partial += (split * K + client) * (CO * N_RED + CO)
+    at = o[:, None] * N_RED + (red % C * (R * R) + red // C)[None, :]
     tl.store(partial + at, acc, mask=(o[:, None] < CO) & (red[None, :] < N_RED))
-
-
-@triton.jit
-def _pool_kernel(x, y, which, N, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
-    """Every program takes BLOCK outputs of the flattened [..., H // 2, W // 2]."""
-    OH: tl.constexpr = H // 2
-    OW: tl.constexpr = W // 2
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = i < N
-    plane = i // (OH * OW)
-    rest = i % (OH * OW)
-    at = plane * (H * W) + (rest // OW) * (2 * W) + (rest % OW) * 2
-    best = tl.load(x + at, mask=inside, other=0.0)
-    index = tl.zeros((BLOCK,), dtype=tl.int32)
-    for corner in tl.static_range(1, 4):
-        value = tl.load(x + at + (corner // 2) * W + corner % 2, mask=inside, other=0.0)
-        larger = (value > best) | (value != value)  # noqa: PLR0124
-        best = tl.where(larger, value, best)
-        index = tl.where(larger, corner, index)
-    tl.store(y + i, best, mask=inside)
-    tl.store(which + i, index.to(tl.uint8), mask=inside)
-
-
-@triton.jit
-def _unpool_kernel(grad, which, out, N, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):
-    """Every program writes BLOCK elements of the flattened [..., H, W]."""
-    OH: tl.constexpr = H // 2
-    OW: tl.constexpr = W // 2
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    plane = i // (H * W)
-    rest = i % (H * W)
-    row = rest // W
-    column = rest % W
-    inside = (i < N) & (row < 2 * OH) & (column < 2 * OW)
-    at = plane * (OH * OW) + (row // 2) * OW + column // 2
-    chosen = tl.load(which + at, mask=inside, other=4).to(tl.int32) == (row % 2) * 2 + column % 2
-    value = tl.load(grad + at, mask=inside & chosen, other=0.0)
-    tl.store(out + i, value, mask=i < N)
-
-
-def pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    """See `client_conv.pool`."""
-    height, width = x.shape[-2:]
-    y = torch.empty(*x.shape[:-2], height // 2, width // 2, device=x.device, dtype=x.dtype)
-    which = torch.empty_like(y, dtype=torch.uint8)
-    _pool_kernel[(triton.cdiv(y.numel(), 1024),)](x, y, which, y.numel(), H=height, W=width, BLOCK=1024)
-    return y, which
-
-
-def unpool(grad: Tensor, which: Tensor, height: int, width: int) -> Tensor:
-    """See `client_conv.unpool`."""
-    out = torch.empty(*grad.shape[:-2], height, width, device=grad.device, dtype=grad.dtype)
-    _unpool_kernel[(triton.cdiv(out.numel(), 1024),)](grad, which, out, out.numel(), H=height, W=width, BLOCK=1024)
-    return out
+    if tl.program_id(0) % tiles == 0:
+        tl.store(partial + CO * N_RED + o, total, mask=o < CO)
 
 
 def _block(size: int, largest: int) -> int:
@@ -208,74 +161,64 @@ def _block(size: int, largest: int) -> int:
     return max(16, min(largest, triton.next_power_of_2(size)))
 
 
-def forward_settings(outputs: int, red: int, precision: str) -> dict[str, int]:
+def forward_settings(outputs: int, red: int) -> dict[str, int]:
     """Tile sizes of the forward kernel: the winners on an H200 over the shapes of the papers' CNNs."""
-    if red <= 32 or (precision != "tf32" and outputs > 32):
-        return {"BM": 64, "BK": 32, "num_warps": 2, "num_stages": 3}
-    return {"BM": 128, "BK": 16, "num_warps": 4, "num_stages": 4}
-
-
-def weight_settings(outputs: int, red: int, precision: str) -> dict[str, int]:
-    """Tile sizes of the weight kernel, found likewise."""
     if red <= 80:
-        return {"BM": 64, "BK": 32, "num_warps": 4, "num_stages": 3}
-    if precision != "tf32" and outputs > 32:
-        return {"BM": 32, "BK": 128, "num_warps": 4, "num_stages": 3}
-    return {"BM": 32, "BK": 64, "num_warps": 4, "num_stages": 4}
+        return {"BM": 128, "BK": 32, "num_warps": 4, "num_stages": 1}
+    if outputs <= 16:
+        return {"BM": 64, "BK": 64 if red >= 512 else 32, "num_warps": 4, "num_stages": 1}
+    if outputs <= 32:
+        return {"BM": 64, "BK": 16, "num_warps": 4, "num_stages": 1}
+    return {"BM": 64, "BK": 32, "num_warps": 4, "num_stages": 3}
 
 
-def forward(x: Tensor, weight: Tensor, padding: int, precision: str) -> Tensor:
-    """See `client_conv.client_conv`."""
-    k, batch, channels, height, width = x.shape
-    outputs, _, rows, columns = weight.shape[1:]
-    out_h, out_w = height + 2 * padding - rows + 1, width + 2 * padding - columns + 1
-    y = torch.empty(k, batch, outputs, out_h, out_w, device=x.device, dtype=x.dtype)
-    m, red = batch * out_h * out_w, channels * rows * columns
-    settings: dict[str, Any] = {**forward_settings(outputs, red, precision), "BN": _block(outputs, 64)}
-    grid = (triton.cdiv(m, settings["BM"]), triton.cdiv(outputs, settings["BN"]), k)
-    _forward_kernel[grid](
-        x, weight, y, batch, channels, height, width, outputs, out_h, out_w, m, red,
-        R=rows, S=columns, PAD=padding, PRECISION=precision, **settings,
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: bool, slope: float, precision: str
+) -> tuple[Tensor, Tensor]:
+    """See `client_conv.conv_block`."""
+    k, batch, height, width, channels = x.shape
+    outputs, rows = weight.shape[1:3]
+    out_h, out_w = height + 2 * padding - rows + 1, width + 2 * padding - rows + 1
+    shape = (k, batch, out_h // 2, out_w // 2, outputs) if pool else (k, batch, out_h, out_w, outputs)
+    y = torch.empty(shape, device=x.device)
+    which = torch.empty(shape if pool else (0,), device=x.device, dtype=torch.uint8)
+    m = y.numel() // (k * outputs) * (4 if pool else 1)
+    settings = {"BN": _block(outputs, 64), **forward_settings(outputs, channels * rows * rows)}
+    _forward_kernel[(triton.cdiv(m, settings["BM"]), triton.cdiv(outputs, settings["BN"]), k)](
+        x, weight, weight if bias is None else bias, y, which, batch, m, slope,
+        C=channels, H=height, W=width, CO=outputs, OH=out_h, OW=out_w, R=rows, PAD=padding,
+        BIAS=bias is not None, POOL=pool, LEAKY=slope != 1.0, PRECISION=precision, **settings,
     )  # fmt: skip
-    return y
+    return y, which
 
 
-def input_gradient(grad: Tensor, weight: Tensor, height: int, width: int, padding: int, precision: str) -> Tensor:
-    """See `client_conv.client_conv_input`: one product into columns, which are then summed pixel by pixel."""
-    k, batch, outputs, out_h, out_w = grad.shape
-    _, _, channels, rows, columns = weight.shape
-    m, red = batch * out_h * out_w, channels * rows * columns
-    made = torch.empty(k, red, m, device=grad.device, dtype=grad.dtype)
-    grid = (triton.cdiv(m, 128), triton.cdiv(red, 64), k)
-    _column_kernel[grid](
-        weight, grad, made, batch, outputs, out_h * out_w, m, red, PRECISION=precision,
-        BM=128, BN=min(32, _block(outputs, 32)), BK=64, num_warps=4, num_stages=2,
+def spread(grad: Tensor, y: Tensor, which: Tensor, height: int, width: int, pool: bool, slope: float) -> Tensor:
+    """See `client_conv.conv_spread`."""
+    k, batch, _, _, outputs = grad.shape
+    out = torch.empty(k, batch, height, width, outputs, device=grad.device)
+    _spread_kernel[(triton.cdiv(out.numel(), 1024),)](
+        grad, y, which, out, out.numel(), slope, CO=outputs, OH=height, OW=width, POOL=pool, LEAKY=slope != 1.0,
+        BLOCK=1024, num_warps=4,
     )  # fmt: skip
-    out = torch.empty(k, batch, channels, height, width, device=grad.device, dtype=grad.dtype)
-    n = batch * channels * height * width
-    _fold_kernel[(triton.cdiv(n, 512), k)](
-        made, out, n, m, channels, height, width, out_h, out_w, R=rows, S=columns, PAD=padding, BLOCK=512, num_warps=4
-    )
     return out
 
 
-def weight_gradient(x: Tensor, grad: Tensor, rows: int, columns: int, padding: int, precision: str) -> Tensor:
-    """See `client_conv.client_conv_weight`."""
-    k, batch, channels, height, width = x.shape
-    outputs, out_h, out_w = grad.shape[2:]
-    m, red = batch * out_h * out_w, channels * rows * columns
-    settings = weight_settings(outputs, red, precision)
-    bn, bk, bm = _block(outputs, 64), _block(red, settings["BK"]), settings["BM"]
+def weight_gradient(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str) -> Tensor:
+    """See `client_conv.conv_weight`."""
+    k, batch, height, width, channels = x.shape
+    out_h, out_w, outputs = grad.shape[2:]
+    m, red = batch * out_h * out_w, channels * rows * rows
+    # Tiles of at most 32 outputs: larger ones are multiplied by instructions that take pixels along the last axis only.
+    bn, bk, bm = _block(outputs, 32), _block(red, 128 if red <= 80 else 64), 64
     tiles = triton.cdiv(outputs, bn) * triton.cdiv(red, bk)
     # Enough programs to fill the chip, but no split shorter than a few steps.
     splits = max(1, min(triton.cdiv(1056, tiles * k), triton.cdiv(m, 8 * bm)))
     per_split = triton.cdiv(triton.cdiv(m, splits), bm) * bm
     splits = triton.cdiv(m, per_split)
-    partial = torch.empty(splits, k, outputs, red, device=x.device, dtype=torch.float32)
+    partial = torch.empty(splits, k, outputs * (red + 1), device=x.device)
     _weight_kernel[(tiles, splits, k)](
-        x, grad, partial, batch, channels, height, width, outputs, out_h, out_w, m, red, k, per_split,
-        R=rows, S=columns, PAD=padding, PRECISION=precision, BM=bm, BN=bn, BK=bk,
-        num_warps=settings["num_warps"], num_stages=settings["num_stages"],
+        x, grad, partial, batch, m, k, per_split,
+        C=channels, H=height, W=width, CO=outputs, OH=out_h, OW=out_w, R=rows, PAD=padding, PRECISION=precision,
+        BM=bm, BN=bn, BK=bk, num_warps=4, num_stages=1,
     )  # fmt: skip
-    total = partial[0] if splits == 1 else partial.sum(0)
-    return total.view(k, outputs, channels, rows, columns).to(x.dtype)
+    return partial[0] if splits == 1 else partial.sum(0)

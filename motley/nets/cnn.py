@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from motley.core.errors import DataError
+from motley.nets.client_linear import Linear
 from motley.nets.conv import Conv2d
 from motley.nets.registry import Split, image, model, widths
 
@@ -52,14 +53,13 @@ class ConvNet(Split):
                     "takes it, or mlp."
                 )
         for i, (before, after) in enumerate(pairwise((channels * height * width, *hidden)), 1):
-            self.add_module(f"fc{i}", nn.Linear(before, after))
-        self.head = nn.Linear(hidden[-1] if hidden else channels * height * width, classes)
+            self.add_module(f"fc{i}", Linear(before, after))
+        self.head = Linear(hidden[-1] if hidden else channels * height * width, classes)
 
     def features(self, x: Tensor) -> Tensor:
         for i, pool in enumerate(self.pools, 1):
             layer = self.get_submodule(f"conv{i}")
-            # Pooling before the activation, which keeps the order of values, is the same on a quarter of them.
-            x = F.leaky_relu(layer.pooled(x) if pool else layer(x), self.slope)  # type: ignore[operator]
+            x = layer.block(x, pool, self.slope)  # type: ignore[operator]
         h = x.flatten(1)
         for i in range(1, self.n_hidden + 1):
             h = F.leaky_relu(self.get_submodule(f"fc{i}")(h), self.slope)

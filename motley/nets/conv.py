@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from motley.core.errors import InputError
 from motley.core.vmapped import is_vmapped
-from motley.nets.client_conv import ClientConv, Pool, available
+from motley.nets.client_conv import ConvBlock, available
 
 FORMULATIONS = ("auto", "direct", "kernel")
 _formulation: ContextVar[str] = ContextVar("conv_formulation", default="auto")
@@ -47,18 +47,19 @@ class Conv2d(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if self._by_kernel(input):
-            return self._biased(cast(Tensor, ClientConv.apply(input, self.weight, int(self.padding[0]))))
-        return super().forward(input)
+        return self._block(input, False, 1.0) if self._by_kernel(input) else super().forward(input)
 
-    def pooled(self, input: Tensor) -> Tensor:
-        """``max_pool(self(input))``; the bias is added to the largest, which is the same and a quarter of the work."""
+    def block(self, input: Tensor, pool: bool, slope: float) -> Tensor:
+        """The convolution, 2 x 2 max-pooling if ``pool``, and a leaky ReLU."""
         if self._by_kernel(input):
-            return self._biased(max_pool(cast(Tensor, ClientConv.apply(input, self.weight, int(self.padding[0])))))
-        return max_pool(self(input))  # called, so that hooks see it
+            return self._block(input, pool, slope)
+        y = self(input)  # called, so that hooks see it
+        # Pooling before the activation, which keeps the order of values, is the same on a quarter of them.
+        return F.leaky_relu(max_pool(y) if pool else y, slope)
 
-    def _biased(self, y: Tensor) -> Tensor:
-        return y if self.bias is None else y + self.bias[:, None, None]
+    def _block(self, input: Tensor, pool: bool, slope: float) -> Tensor:
+        sizes = (int(self.padding[0]), pool, slope)
+        return cast(tuple[Tensor, Tensor], ConvBlock.apply(input, self.weight, self.bias, sizes))[0]
 
     def _by_kernel(self, input: Tensor) -> bool:
         name = _formulation.get()
@@ -67,7 +68,8 @@ class Conv2d(nn.Conv2d):
     def _fits(self, input: Tensor) -> bool:
         square = self.kernel_size[0] == self.kernel_size[1] and self.padding_mode == "zeros"
         plain = self.stride == (1, 1) and self.dilation == (1, 1) and self.groups == 1 and input.dim() == 4
-        return input.is_cuda and available() and square and plain and self.padding in ((0, 0), (1, 1), (2, 2))
+        padded = self.padding in ((0, 0), (1, 1), (2, 2)) and int(self.padding[0]) < self.kernel_size[0]
+        return input.is_cuda and available() and square and plain and padded
 
 
 def max_pool(x: Tensor) -> Tensor:
@@ -80,8 +82,6 @@ def max_pool(x: Tensor) -> Tensor:
     """
     if _formulation.get() == "direct" and not is_vmapped(x):
         return F.max_pool2d(x, 2)
-    if x.is_cuda and available() and _formulation.get() != "direct":
-        return cast(tuple[Tensor, Tensor], Pool.apply(x))[0]
     height, width = x.shape[-2] // 2 * 2, x.shape[-1] // 2 * 2
     best = x[..., 0:height:2, 0:width:2]
     for i, j in ((0, 1), (1, 0), (1, 1)):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from motley.nets.client_linear import Linear
 from motley.nets.registry import Split, model, numbers, widths
 
 
@@ -16,8 +17,8 @@ class MLP(Split):
         super().__init__()
         self.depth = len(hidden)
         for i, (before, after) in enumerate(pairwise((n_inputs, *hidden)), 1):
-            self.add_module(f"fc{i}", nn.Linear(before, after))
-        self.head = nn.Linear(hidden[-1] if hidden else n_inputs, classes)
+            self.add_module(f"fc{i}", Linear(before, after))
+        self.head = Linear(hidden[-1] if hidden else n_inputs, classes)
 
     def features(self, x: Tensor) -> Tensor:
         h = x.flatten(1)

@@ -1,41 +1,74 @@
-"""The Triton kernels against torch, where there is a GPU."""
-
-from __future__ import annotations
+"""The convolution kernels against torch's own convolution, pooling and activation."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from motley.nets.client_conv import ClientConv, Pool, available
+from motley.nets.client_conv import ConvBlock
+from tests.kernels import DEVICE, needs_kernels
 
-pytestmark = pytest.mark.skipif(not available(), reason="needs a GPU and Triton")
+pytestmark = needs_kernels
 
-
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "kernel", "size", "padding"), [(1, 16, 5, 28, 0), (16, 32, 5, 12, 1), (3, 20, 3, 9, 1)]
-)
-def test_client_conv(inputs: int, outputs: int, kernel: int, size: int, padding: int) -> None:
-    x = torch.randn(4, 6, inputs, size, size, device="cuda", dtype=torch.float32)
-    weight = torch.randn(4, outputs, inputs, kernel, kernel, device="cuda")
-
-    def ours(x: Tensor, w: Tensor) -> Tensor:
-        y: Tensor = ClientConv.apply(x, w, padding)
-        return y.tanh().sum()
-
-    def theirs(x: Tensor, w: Tensor) -> Tensor:
-        return torch.nn.functional.conv2d(x, w, padding=padding).tanh().sum()
-
-    got = vmap(grad(ours, argnums=(0, 1)))(x, weight)
-    want = vmap(grad(theirs, argnums=(0, 1)))(x.double(), weight.double())
-    for a, b in zip(got, want, strict=True):
-        torch.testing.assert_close(a.double(), b, rtol=1e-3, atol=1e-3)
+# inputs, outputs, kernel, size, padding, pool, slope
+SHAPES = [
+    (1, 16, 5, 12, 0, True, 0.01),
+    (16, 32, 5, 10, 1, True, 0.01),
+    (3, 32, 3, 9, 0, False, 0.0),
+    (32, 64, 3, 7, 1, True, 0.0),
+    (6, 20, 5, 8, 2, False, 1.0),
+    (6, 20, 5, 9, 2, True, 1.0),
+]
 
 
-def test_pool() -> None:
-    x = torch.randint(0, 3, (4, 2, 3, 7, 9), device="cuda").float()
-    weight = torch.randn(4, 2, 3, 3, 4, device="cuda")
-    got = vmap(grad(lambda x, w: (Pool.apply(x)[0] * w).sum()))(x, weight)
-    inputs = x.flatten(0, 1).requires_grad_()
-    (want,) = torch.autograd.grad((torch.nn.functional.max_pool2d(inputs, 2) * weight.flatten(0, 1)).sum(), inputs)
-    assert torch.equal(got.flatten(0, 1), want)
+@pytest.mark.parametrize(("inputs", "outputs", "kernel", "size", "padding", "pool", "slope"), SHAPES)
+@pytest.mark.parametrize("biased", [True, False])
+def test_conv_block(
+    inputs: int, outputs: int, kernel: int, size: int, padding: int, pool: bool, slope: float, biased: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(DEVICE)
+
+    x = drawn(3, 4, inputs, size, size)
+    weight = drawn(3, outputs, inputs, kernel, kernel) / kernel
+    bias = drawn(3, outputs)
+
+    def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y: Tensor = ConvBlock.apply(x, weight, bias if biased else None, (padding, pool, slope))[0]
+        return torch.tanh(y).sum()
+
+    def theirs(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y = F.leaky_relu(F.conv2d(x, weight, bias if biased else None, padding=padding), slope)
+        return torch.tanh(F.max_pool2d(y, 2) if pool else y).sum()
+
+    asked = (0, 1, 2) if biased else (0, 1)
+    got = vmap(grad(ours, argnums=asked))
+    there = [tensor.cpu() for tensor in (x, weight, bias)]
+    wanted = [grad(theirs, argnums=asked)(*(tensor[i] for tensor in there)) for i in range(3)]
+    traced = make_fx(got)(x, weight, bias)
+    for found in (got(x, weight, bias), traced(x, weight, bias)):
+        for ours_, theirs_ in zip(found, zip(*wanted, strict=True), strict=True):
+            torch.testing.assert_close(ours_.cpu(), torch.stack(theirs_), atol=1e-4, rtol=1e-4)
+    values = torch.stack([theirs(*(tensor[i] for tensor in there)) for i in range(3)])
+    torch.testing.assert_close(vmap(ours)(x, weight, bias).cpu(), values, atol=1e-3, rtol=1e-4)
+
+
+def test_equal_pixels() -> None:
+    """Among equals the first in reading order gets the gradient, as in torch."""
+    x = torch.randint(0, 3, (2, 3, 1, 7, 9), generator=torch.Generator().manual_seed(0)).float().to(DEVICE)
+    weight = torch.ones(2, 1, 1, 1, 1, device=DEVICE)
+    got = vmap(grad(lambda x, w: (ConvBlock.apply(x, w, None, (0, True, 1.0))[0] ** 2).sum()))(x, weight)
+    wanted = grad(lambda x: (F.max_pool2d(x, 2) ** 2).sum())(x.flatten(0, 1)).view_as(x)
+    torch.testing.assert_close(got, wanted)
+
+
+def test_one_client() -> None:
+    x = torch.randn(2, 3, 6, 6, device=DEVICE)
+    weight = torch.randn(4, 3, 3, 3, device=DEVICE, requires_grad=True)
+    ConvBlock.apply(x, weight, None, (1, True, 0.0))[0].sum().backward()
+    wanted = grad(lambda w: F.max_pool2d(F.relu(F.conv2d(x.cpu(), w, padding=1)), 2).sum())(weight.detach().cpu())
+    torch.testing.assert_close(weight.grad.cpu(), wanted, atol=1e-4, rtol=1e-4)

@@ -54,6 +54,26 @@ def simplify(module: GraphModule) -> None:
     module.recompile()
 
 
+def fuse_updates(module: GraphModule) -> None:
+    """Takes the gradient of a large linear layer within the step of SGD that uses it, so that it is never written."""
+    for node in list(module.graph.nodes):
+        if node.target is not torch.ops.motley.sgd_.default:
+            continue
+        params, velocity, grad, lr, momentum, decay = node.args
+        views = [grad]
+        while views[-1].target is aten.view.default:
+            views.append(views[-1].args[0])
+        if views[-1].target is not torch.ops.motley.linear_weight.default or any(len(one.users) > 1 for one in views):
+            continue
+        x, slope, precision = views[-1].args
+        with module.graph.inserting_before(node):
+            fused = (params, velocity, x, slope, lr, momentum, decay, precision)
+            module.graph.call_function(torch.ops.motley.sgd_product_.default, fused)
+        for one in (node, *views):
+            module.graph.erase_node(one)
+    module.recompile()
+
+
 def widen(module: GraphModule, place: int, prime: int = PRIME) -> None:
     """Makes a graph traced at width ``prime`` run at any: the width is that of its argument number ``place``."""
     graph = module.graph

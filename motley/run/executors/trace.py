@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 from torch.utils._pytree import TreeSpec, _broadcast_to_and_flatten, tree_flatten, tree_unflatten
 
-from motley.run.executors.graphs import PRIME, quicken, simplify, widen
+from motley.run.executors.graphs import PRIME, fuse_updates, quicken, simplify, widen
 
 T = TypeVar("T")
 
@@ -85,6 +85,7 @@ class Traced:
             self._graph = make_fx(flat)(*leaves) if wide is None else _traced_wide(flat, leaves, wide)
         _fold_constants(self._graph)
         simplify(self._graph)
+        fuse_updates(self._graph)
         if not compiled:
             quicken(self._graph)
         run = torch.compile(self._graph, dynamic=False) if compiled else self._graph.forward

@@ -1,0 +1,41 @@
+"""A step of SGD of many clients in place, as one Triton kernel; for a large linear layer together with its gradient."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.library.custom_op("motley::sgd_", mutates_args=("params", "velocity"))
+def sgd_(params: Tensor, velocity: Tensor | None, grad: Tensor, lr: Tensor, momentum: float, decay: float) -> None:
+    """``v = momentum * v + (g + decay * w);  w = w - lr * v``: params, velocity and grad [K, N], lr [K, 1].
+
+    Rows may lie apart, but each is contiguous. velocity: None without momentum.
+    """
+    from motley.client import sgd_kernels
+
+    sgd_kernels.plain(params, velocity, grad, lr, momentum, decay)
+
+
+@torch.library.custom_op("motley::sgd_product_", mutates_args=("params", "velocity"))
+def sgd_product_(
+    params: Tensor, velocity: Tensor | None, x: Tensor, grad: Tensor, lr: Tensor, momentum: float, decay: float,
+    precision: str,
+) -> None:  # fmt: skip
+    """`sgd_` for weights [O, D] of a linear layer, from its input [K, B, D] and its output's gradient [K, B, O]."""
+    from motley.client import sgd_kernels
+
+    sgd_kernels.by_product(params, velocity, x, grad, lr, momentum, decay, precision)
+
+
+@sgd_.register_fake
+def _(params: Tensor, velocity: Tensor | None, grad: Tensor, lr: Tensor, momentum: float, decay: float) -> None:
+    pass
+
+
+@sgd_product_.register_fake
+def _(
+    params: Tensor, velocity: Tensor | None, x: Tensor, grad: Tensor, lr: Tensor, momentum: float, decay: float,
+    precision: str,
+) -> None:  # fmt: skip
+    pass

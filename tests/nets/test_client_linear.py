@@ -1,0 +1,77 @@
+"""The kernels of large linear layers and of SGD against torch, and the graph that joins the two."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad, vmap
+
+from motley.client.optimizer import SGD
+from motley.client.sgd import sgd_
+from motley.nets.client_linear import ClientLinear
+from motley.run.executors.trace import Traced
+from tests.kernels import DEVICE, needs_kernels
+
+pytestmark = needs_kernels
+
+
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(DEVICE)
+
+
+@pytest.mark.parametrize(("batch", "inputs", "outputs"), [(10, 200, 130), (3, 64, 20), (33, 300, 16)])
+def test_linear(batch: int, inputs: int, outputs: int) -> None:
+    x, weight, bias = drawn(3, batch, inputs), drawn(3, outputs, inputs) / 10, drawn(3, outputs)
+
+    def ours(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        y: Tensor = ClientLinear.apply(x, weight, bias)
+        return y.tanh().sum()
+
+    def theirs(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(x, weight, bias).tanh().sum()
+
+    got = vmap(grad(ours, argnums=(0, 1, 2)))(x, weight, bias)
+    wanted = vmap(grad(theirs, argnums=(0, 1, 2)))(x, weight, bias)
+    for a, b in zip(got, wanted, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(), SGD(momentum=0.5), SGD(0.9, 0.01), SGD(0.0, 0.01)])
+def test_sgd(optimizer: SGD) -> None:
+    whole, slope, rate = drawn(3, 50), drawn(3, 20), torch.tensor([[0.1], [0.0], [0.3]], device=DEVICE)
+    state = {"velocity": drawn(3, 21)[:, :20].contiguous()} if optimizer.momentum else {}
+    wanted, moved = vmap(optimizer.step)(state, whole[:, 5:25], slope, rate)
+    kept = whole.clone()
+    sgd_(whole[:, 5:25], state.get("velocity"), slope, rate, optimizer.momentum, optimizer.weight_decay)
+    torch.testing.assert_close(whole[:, 5:25], wanted)
+    torch.testing.assert_close(whole[:, :5], kept[:, :5], rtol=0, atol=0)
+    torch.testing.assert_close(whole[:, 25:], kept[:, 25:], rtol=0, atol=0)
+    if optimizer.momentum:
+        torch.testing.assert_close(state["velocity"], moved["velocity"])
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.5, 0.01)])
+def test_fused_update(momentum: float, decay: float) -> None:
+    """A traced step takes the gradient of a large layer within the update, to the same result."""
+    x, rate = drawn(2, 5, 40), torch.full((2, 1), 0.1, device=DEVICE)
+
+    def fresh() -> tuple[Tensor, Tensor]:
+        return drawn(2, 24 * 40), drawn(2, 24 * 40 + 1)[:, 1:].contiguous()
+
+    def step(params: Tensor, velocity: Tensor, x: Tensor, rate: Tensor) -> Tensor:
+        def loss(weight: Tensor, x: Tensor) -> Tensor:
+            y: Tensor = ClientLinear.apply(x, weight, None)
+            return y.tanh().sum()
+
+        slopes = vmap(grad(loss))(params.view(2, 24, 40), x)
+        sgd_(params, velocity if momentum else None, slopes.flatten(1), rate, momentum, decay)
+        return rate * 1.5
+
+    traced = Traced(step, *fresh(), x, rate)  # tracing runs the step as well
+    names = [str(node.target) for node in traced._graph.graph.nodes]
+    assert any("sgd_product_" in name for name in names)
+    assert not any("linear_weight" in name for name in names)
+    found, wanted = (fresh(), fresh())
+    traced(*found, x, rate)
+    step(*wanted, x, rate)
+    torch.testing.assert_close(found, wanted)
