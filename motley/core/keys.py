@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -50,10 +51,13 @@ def _mix(z: Tensor) -> Tensor:
     return z ^ _shift(z, 31)
 
 
+@cache
+def _named(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
 def _word(word: str | int) -> int:
-    if isinstance(word, str):
-        return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
-    return int(word) & _MASK
+    return _named(word) if isinstance(word, str) else int(word) & _MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,12 @@ class Key:
 
     def tensor(self, device: torch.device | str | None = None) -> Tensor:
         """The key as a 0-d int64 tensor."""
-        return torch.tensor(_signed(self.value), dtype=torch.int64, device=device)
+        return torch.tensor(self.signed, dtype=torch.int64, device=device)
+
+    @property
+    def signed(self) -> int:
+        """The key as the int64 with its bits."""
+        return _signed(self.value)
 
 
 def fold_in(key: Tensor, word: Tensor | int) -> Tensor:

@@ -126,27 +126,26 @@ def stack(rnd: Round, arrivals: Sequence[Arrival]) -> Updates:
         start = first.expand(len(arrivals), -1)
     else:
         start = torch.stack([arrival.start.value for arrival in arrivals])
-    number = torch.tensor([arrival.round for arrival in arrivals], device=first.device)
-
-    def column(name: str) -> Tensor:
-        values = [getattr(arrival, name) for arrival in arrivals]
-        return torch.tensor(values, dtype=torch.float32, device=first.device)
-
+    ids, number = torch.tensor([[a.client for a in arrivals], [a.round for a in arrivals]]).to(first.device)
+    rows = [(a.n, a.loss, a.steps, a.epochs, a.lr, a.duration, a.width or 0.0) for a in arrivals]
+    n, loss, steps, epochs, lr, duration, width = (
+        torch.tensor(rows, dtype=torch.float32).T.contiguous().to(first.device)
+    )
     return Updates(
-        ids=torch.tensor([arrival.client for arrival in arrivals], device=first.device),
+        ids=ids,
         round=number,
         age=(rnd.number - number).to(torch.float32),
         start=start,
         delta=stack_rows([arrival.delta for arrival in arrivals]),
         trained=torch.stack([arrival.trained for arrival in arrivals]).to(first.device),
-        n=column("n"),
-        loss=column("loss"),
-        steps=column("steps"),
-        epochs=column("epochs"),
-        lr=column("lr"),
-        duration=column("duration"),
+        n=n,
+        loss=loss,
+        steps=steps,
+        epochs=epochs,
+        lr=lr,
+        duration=duration,
         extras={name: stack_trees([arrival.extras[name] for arrival in arrivals]) for name in arrivals[0].extras},
-        width=None if arrivals[0].width is None else column("width"),
+        width=None if arrivals[0].width is None else width,
     )
 
 

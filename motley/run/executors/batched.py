@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -29,7 +30,7 @@ from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.loop import one_thread
 from motley.run.executors.steps import Inputs, Shared, client_axes, first, make_step
-from motley.run.executors.tables import Batches, Table, ladder
+from motley.run.executors.tables import Batches, Counts, Table, ladder
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 
 SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this size are kept as float32
@@ -79,8 +80,11 @@ class Group:
     dials: dict[str, dict[str, Tensor]]
     own: dict[str, Tree] | None
     keys: Tensor  # [K]
+    offsets: Tensor  # [K] int64, where their samples begin
+    sizes: Tensor  # [K] int64
     steps: Tensor  # [K] int64
     per_epoch: Tensor  # [K] int64
+    samples: list[int]  # sizes, on the host
     counts: list[int]  # steps, on the host
     epoch_steps: list[int]  # steps per epoch, on the host
     step: Traced | None = None  # the same for all widths
@@ -112,7 +116,7 @@ class Batched:
         self.any_width = not self.cuda  # one trace for all widths
         self.data = moved(data, self.device)
         self.index = torch.from_numpy(data.partition.index).to(self.device)
-        self.offsets = torch.from_numpy(data.partition.offsets)
+        self.offsets = data.partition.offsets
         self.widest = widest if self.cuda else max(8, min(widest, CACHE_BYTES // (4 * training.net.size)))
         self.compiled = compiled
         self._fused: bool | None = None  # whether the one-kernel path works here; not known yet
@@ -177,31 +181,40 @@ class Batched:
             all(job.start is first.start for job in jobs),
             all(job.down is first.down and job.dials is first.dials for job in jobs),
         )
-        rows = [job.facts for job in jobs]
-        labels = torch.stack([torch.from_numpy(row.labels) for row in rows]).to(torch.float32)
-        columns = [torch.tensor(column) for column in zip(*(row[:3] + row[4:] for row in rows), strict=True)]
-        numbers = [column.to(torch.float32) if i > 1 else column for i, column in enumerate(columns)]
-        facts = Facts(*self._to_device((*numbers[:3], labels, *numbers[3:])))
-        sizes = torch.tensor([int(row.n) for row in rows])
-        counts = [job.steps for job in jobs]
-        keys = torch.stack([job.key.tensor() for job in jobs])
-        per_epoch = (sizes + self.training.batch_size - 1) // self.training.batch_size
+        sizes, counts = [int(job.facts.n) for job in jobs], [job.steps for job in jobs]
+        epoch_steps = [-(-n // self.training.batch_size) for n in sizes]
+        whole_numbers = [
+            [job.client for job in jobs],
+            [job.facts.round for job in jobs],
+            [job.key.signed for job in jobs],
+            [int(self.offsets[job.client]) for job in jobs],
+            sizes,
+            counts,
+            epoch_steps,
+        ]
+        clients, rounds, keys, offsets, *others = torch.tensor(whole_numbers).to(self.device)
+        numbers = torch.tensor([(job.facts.n, *job.facts[4:]) for job in jobs], dtype=torch.float32).T.contiguous()
+        n, *rest = numbers.to(self.device)
+        labels = torch.from_numpy(np.stack([job.facts.labels for job in jobs])).to(self.device, torch.float32)
         kept = self.training.method.has("keep")
         return Group(
             jobs=jobs,
             span=span,
             masked=not whole or self.training.method.adaptive,
             shared=shared,
-            facts=facts,
+            facts=Facts(clients, rounds, n, labels, *rest),
             start=first.start.to(self.device) if shared.start else torch.stack([j.start for j in jobs]).to(self.device),
             down=self._to_device(first.down if shared.down else stack_trees([job.down for job in jobs])),
             dials=self._to_device(first.dials if shared.down else stack_trees([job.dials for job in jobs])),
             own=self._owned(jobs) if kept else {},
-            keys=keys.to(self.device),
-            steps=torch.tensor(counts, device=self.device),
-            per_epoch=per_epoch.to(self.device),
+            keys=keys,
+            offsets=offsets,
+            sizes=others[0],
+            steps=others[1],
+            per_epoch=others[2],
+            samples=sizes,
             counts=counts,
-            epoch_steps=per_epoch.tolist(),
+            epoch_steps=epoch_steps,
         )
 
     def _width(self, k: int) -> int:
@@ -228,16 +241,15 @@ class Batched:
 
     # ------------------------------------------------------------------ one group, from start to end
     def _run_group(self, group: Group) -> list[Outcome]:
-        sizes = torch.tensor([int(job.facts.n) for job in group.jobs], device=self.device)
-        offsets = self.offsets[[job.client for job in group.jobs]].to(self.device)
-        batches = Batches(group.keys, self.index, offsets, sizes, group.steps, self.training.batch_size)
+        batch_size, drawn = self.training.batch_size, (group.keys, self.index, group.offsets, group.sizes)
+        batches = Batches(*drawn, group.steps, batch_size, Counts(group.samples, group.counts))
         with torch.no_grad():
-            c = self._begin(group, offsets, sizes)
+            c = self._begin(group)
             c = self._train(group, c, batches)
-            made = self._finish(group, c, offsets, sizes)
+            made = self._finish(group, c)
         return self._outcomes(group, *made)
 
-    def _begin(self, group: Group, offsets: Tensor, sizes: Tensor) -> Client:
+    def _begin(self, group: Group) -> Client:
         """All clients before their first step, stacked (`start`, `down`, `dials` without client axis where shared)."""
         training, k = self.training, len(group.jobs)
         zero = torch.zeros(k, device=self.device)
@@ -257,10 +269,10 @@ class Batched:
             self._reads_data["begin"] = self._reads_data.get("begin", False) or samples.touched
             return done.params, done.trained, done.own, done.notes
 
-        params, trained, own, notes = self._whole("begin", group, c, one, offsets, sizes)
+        params, trained, own, notes = self._whole("begin", group, c, one)
         return c.with_(params=params, trained=trained, own=own, notes=notes)
 
-    def _finish(self, group: Group, c: Client, offsets: Tensor, sizes: Tensor) -> tuple[Any, ...]:
+    def _finish(self, group: Group, c: Client) -> tuple[Any, ...]:
         if not self.training.method.has("report") and not self.training.method.has("encode"):
             return c.params - c.start, c.trained, {}, c.own, c.loss
 
@@ -270,18 +282,16 @@ class Batched:
             self._reads_data["finish"] = self._reads_data.get("finish", False) or samples.touched
             return tuple(outcome)
 
-        payload, trained, extras, own, loss = self._whole("finish", group, c, one, offsets, sizes)
+        payload, trained, extras, own, loss = self._whole("finish", group, c, one)
         return payload, trained, extras, own, loss
 
-    def _whole(
-        self, stage: str, group: Group, c: Client, one: Callable[..., Any], offsets: Tensor, sizes: Tensor
-    ) -> Any:
+    def _whole(self, stage: str, group: Group, c: Client, one: Callable[..., Any]) -> Any:
         """Runs a function of (client, all its samples) for all clients; samples are fetched only if it reads them."""
-        n_max = int(sizes.max()) if self._reads_data.get(stage, True) else 1
+        n_max = max(group.samples) if self._reads_data.get(stage, True) else 1
         n_max = next(width for width in ladder(2 * n_max, 1.25) if width >= n_max)
         place = torch.arange(n_max, device=self.device)
-        inside = place < sizes[:, None]
-        rows = self.index[offsets[:, None] + torch.where(inside, place, 0)]
+        inside = place < group.sizes[:, None]
+        rows = self.index[group.offsets[:, None] + torch.where(inside, place, 0)]
         mask = inside.to(torch.float32)
         dims = (client_axes(c, group.shared), 0, 0)
         traced = self._trace((stage, group.shared), vmap(one, in_dims=dims), (c, rows, mask), dims)
@@ -506,12 +516,13 @@ class Batched:
         self, group: Group, payload: Tree, trained: Tensor, extras: Tree, own: Tree, loss: Tensor
     ) -> list[Outcome]:
         real = sum(1 for count in group.counts if count > 0)
+        small = torch.cat([trained, loss[:, None]], 1)[:real].cpu()  # at once: to wait for a GPU takes time
         columns = zip(
             _rows(payload, real),
-            trained[:real].cpu().unbind(),
+            small[:, :-1].unbind(),
             _rows(extras, real),
             [_cloned(row) if row else row for row in _rows(own, real)],  # kept for long: no view of all the others
-            loss[:real].cpu().unbind(),
+            small[:, -1].unbind(),
             strict=True,
         )
         return [Outcome(*row) for row in columns]

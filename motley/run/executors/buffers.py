@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from motley.core.types import Client
 from motley.run.executors.trace import Cache, Captured
@@ -31,7 +31,7 @@ class Buffers:
     def load(self, content: tuple[Any, ...]) -> None:
         c, state, batches, steps, per_epoch = content
         n = len(batches.rows)
-        tree_map(lambda old, new: old.copy_(new), (self.c, self.state), (c, state))
+        torch._foreach_copy_(tree_leaves((self.c, self.state)), tree_leaves((c, state)))
         self.rows[:n].copy_(batches.rows)
         if self.mask is not None:
             self.mask[:n].copy_(batches.mask)

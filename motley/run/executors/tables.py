@@ -5,6 +5,7 @@ The draws are those of `motley.client.trainer.minibatches`, so a batched run see
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -22,13 +23,22 @@ class Table(NamedTuple):
     mask: Tensor | None  # [S, K, B] float32, None where nothing is padded
 
 
-def orders(keys: Tensor, sizes: Tensor, epochs: int) -> Tensor:
-    """The order in which each client passes its samples in each epoch: [K, E, n_max]; padding stands last."""
-    n_max = int(sizes.max())
+class Counts(NamedTuple):
+    """Samples and steps of each client, on the host."""
+
+    samples: list[int]
+    steps: list[int]
+
+
+def orders(keys: Tensor, sizes: Tensor, epochs: int, least: int, n_max: int) -> Tensor:
+    """The order in which each client passes its samples in each epoch: [K, E, n_max]; padding stands last.
+
+    least, n_max: the smallest and the largest of the sizes.
+    """
     epoch_keys = fold_in(keys[:, None], torch.arange(epochs, device=keys.device)[None])
     counter = torch.arange(n_max, device=keys.device)
     drawn = bits(epoch_keys[..., None], counter)
-    if int(sizes.min()) < n_max:
+    if least < n_max:
         drawn = torch.where(counter < sizes[:, None, None], drawn, _LAST)
     return torch.argsort(drawn, dim=-1, stable=True)
 
@@ -41,29 +51,37 @@ class Batches:
     """
 
     def __init__(
-        self, keys: Tensor, index: Tensor, offsets: Tensor, sizes: Tensor, steps: Tensor, batch_size: int
+        self,
+        keys: Tensor,
+        index: Tensor,
+        offsets: Tensor,
+        sizes: Tensor,
+        steps: Tensor,
+        batch_size: int,
+        counts: Counts | None = None,
     ) -> None:
+        samples, wanted = counts or Counts(sizes.tolist(), steps.tolist())
         self.batch_size, self.sizes = batch_size, sizes
-        self.per_epoch = (sizes + batch_size - 1) // batch_size
-        self.whole = bool((sizes % batch_size == 0).all())
-        epochs = ((steps + self.per_epoch - 1) // self.per_epoch).clamp_min(1)
-        samples, passes = sizes.tolist(), epochs.tolist()
+        self.whole = all(n % batch_size == 0 for n in samples)
+        per_epoch = [-(-n // batch_size) for n in samples]
+        passes = [max(1, -(-count // each)) for count, each in zip(wanted, per_epoch, strict=True)]
         pieces = [
             (slice(begin, end), max(passes[begin:end]), max(samples[begin:end]))
             for begin, end in _runs(samples, passes, keys.device.type == "cuda")
         ]
-        self.passes = epochs
-        counts = [where.stop - where.start for where, _, _ in pieces]
-        self.width = _spread([width for _, _, width in pieces], counts, keys.device)  # [K] samples per epoch, padded
-        lengths = _spread([count * width for _, count, width in pieces], counts, keys.device)
-        self.begin = lengths.cumsum(0) - lengths  # [K] where a client's orders begin in the flat table
+        widths = [width for where, _, width in pieces for _ in range(where.start, where.stop)]
+        lengths = [count * width for where, count, width in pieces for _ in range(where.start, where.stop)]
+        begins = [0, *accumulate(lengths)][:-1]
+        table = torch.tensor([per_epoch, passes, widths, begins]).to(keys.device)
+        # [K]: steps per epoch; epochs; samples per epoch, padded; where a client's orders begin in the flat table
+        self.per_epoch, self.passes, self.width, self.begin = table
 
-        def rows(where: slice, count: int) -> Tensor:
-            order = orders(keys[where], sizes[where], count)
+        def rows(where: slice, count: int, width: int) -> Tensor:
+            order = orders(keys[where], sizes[where], count, min(samples[where]), width)
             last = sizes[where, None, None] - 1  # stands in for padding
             return index[offsets[where, None, None] + order.minimum(last)].flatten()
 
-        self.order = torch.cat([rows(where, count) for where, count, _ in pieces])
+        self.order = torch.cat([rows(*piece) for piece in pieces])
 
     def table(self, begin: int, end: int, width: int) -> Table:
         """The steps begin..end-1 of the first ``width`` clients."""
@@ -77,10 +95,6 @@ class Batches:
             return Table(self.order[first + within], None)
         inside = within < sizes
         return Table(self.order[first + torch.where(inside, within, 0)], inside.to(torch.float32))
-
-
-def _spread(values: list[int], counts: list[int], device: torch.device) -> Tensor:
-    return torch.tensor(values).repeat_interleave(torch.tensor(counts)).to(device)
 
 
 def _runs(samples: list[int], passes: list[int], together: bool) -> list[tuple[int, int]]:
