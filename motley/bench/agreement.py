@@ -1,4 +1,4 @@
-"""Whether the batched executor gives what the loop gives: every part and every synchronous method, on a tiny problem.
+"""Whether the batched executor gives what the loop gives: every part and every method, on a tiny problem.
 
 Clients hold unequal numbers of samples with uneven classes, train fractions of epochs, some on limited devices. Each
 method runs for two rounds with the loop executor on the CPU and with the batched one on the given device; the global
@@ -54,16 +54,15 @@ def _of_protocol(name: str) -> str:
 
 
 def subjects(names: Sequence[str] = ()) -> Iterator[Subject]:
-    """Every part (with its example arguments) and every method on the synchronous protocol, or those named."""
+    """Every part (with its example arguments) and every method, or those named."""
     found = [Subject("part", entry.name, partial(_alone, entry.name)) for entry in PARTS]
     found = [one for one in found if _of_protocol(one.name) == "synchronous"]
     for entry in METHODS:
-        if METHODS.make(entry.name).protocol == "synchronous":
-            found.append(Subject("method", entry.name, partial(METHODS.make, entry.name)))
+        found.append(Subject("method", entry.name, partial(METHODS.make, entry.name)))
     known = {one.name for one in found}
     for name in names:
         if name not in known:
-            raise UnknownNameError("part or synchronous method", name, known)
+            raise UnknownNameError("part or method", name, known)
     yield from (one for one in found if not names or one.name in names)
 
 

@@ -157,7 +157,7 @@ def agreement(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Whether the batched executor gives what the loop gives, for every part and every synchronous method."""
+    """Whether the batched executor gives what the loop gives, for every part and every method."""
     from motley.bench import agreement as bench
     from motley.bench.engine import pick_device
 

@@ -47,17 +47,14 @@ def importance(gamma: float = 0.9, floor: float = 0.0, initial: float | None = 1
         return c, gradient_score(c, data)
 
     def observe(s: Tree, rnd: Round, updates: Updates) -> Tree:
-        new = updates.extras[NAME]
-        old = s["score"][updates.ids]
+        score, known = s["score"], s["known"]
+        ids, new = updates.ids.to(score.device), updates.extras[NAME].to(score.device)
+        old = score[ids]
         mixed = (1.0 - gamma) * old + gamma * new
         if initial is None:
-            mixed = torch.where(s["known"][updates.ids] > 0, mixed, new)
+            mixed = torch.where(known[ids] > 0, mixed, new)
         mixed = torch.where(torch.isfinite(mixed), mixed, old)
-        place = (updates.ids,)
-        return {
-            "score": s["score"].index_put(place, mixed),
-            "known": s["known"].index_put(place, torch.ones_like(mixed)),
-        }
+        return {"score": score.index_put((ids,), mixed), "known": known.index_put((ids,), torch.ones_like(mixed))}
 
     return Part(init=init, select=select, report=report, observe=observe)
 
