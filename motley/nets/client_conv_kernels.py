@@ -140,18 +140,27 @@ def _weight_kernel(
     red = begin + tl.arange(0, BK)
     x += client * B * H * W * C
     grad += client * M * CO
-    acc = tl.zeros((BN, BK), dtype=tl.float32)
+    acc = tl.zeros((BK, BN), dtype=tl.float32)
     total = tl.zeros((BN,), dtype=tl.float32)
     for step in range(0, PER_SPLIT, BM):
         m = split * PER_SPLIT + step + tl.arange(0, BM)
         b, oh, ow = _place(m, OH, OW, False)
         g = tl.load(grad + m[:, None] * CO + o[None, :], mask=(m[:, None] < M) & (o[None, :] < CO), other=0.0)
         patch = _patches(x, b, oh, ow, m < M, begin, H, W, C, R, PAD, BK)
-        acc = tl.dot(tl.trans(g), patch, acc, input_precision=PRECISION)
+        if PRECISION == "tf32":
+            # Two bfloat16 numbers hold more digits than one TF32 number, and can be multiplied as they lie; TF32 needs
+            # pixels along the last axis.
+            high, g_high = patch.to(tl.bfloat16), g.to(tl.bfloat16)
+            low, g_low = (patch - high.to(tl.float32)).to(tl.bfloat16), (g - g_high.to(tl.float32)).to(tl.bfloat16)
+            acc = tl.dot(tl.trans(high), g_high, acc)
+            acc = tl.dot(tl.trans(high), g_low, acc)
+            acc = tl.dot(tl.trans(low), g_high, acc)
+        else:
+            acc = tl.dot(tl.trans(patch), g, acc, input_precision=PRECISION)
         total += tl.sum(g, 0)
     partial += (split * K + client) * (CO * N_RED + CO)
-    at = o[:, None] * N_RED + (red % C * (R * R) + red // C)[None, :]
-    tl.store(partial + at, acc, mask=(o[:, None] < CO) & (red[None, :] < N_RED))
+    at = o[None, :] * N_RED + (red % C * (R * R) + red // C)[:, None]
+    tl.store(partial + at, acc, mask=(o[None, :] < CO) & (red[:, None] < N_RED))
     if tl.program_id(0) % tiles == 0:
         tl.store(partial + CO * N_RED + o, total, mask=o < CO)
 
@@ -170,6 +179,11 @@ def forward_settings(outputs: int, red: int) -> dict[str, int]:
     if outputs <= 32:
         return {"BM": 64, "BK": 16, "num_warps": 4, "num_stages": 1}
     return {"BM": 64, "BK": 32, "num_warps": 4, "num_stages": 3}
+
+
+def weight_settings(outputs: int, red: int) -> dict[str, int]:
+    """Tile sizes of the weight kernel, found likewise."""
+    return {"BM": 64, "BK": 64, "num_warps": 4, "num_stages": 1}
 
 
 def forward(
@@ -208,8 +222,8 @@ def weight_gradient(x: Tensor, grad: Tensor, rows: int, padding: int, precision:
     k, batch, height, width, channels = x.shape
     out_h, out_w, outputs = grad.shape[2:]
     m, red = batch * out_h * out_w, channels * rows * rows
-    # Tiles of at most 32 outputs: larger ones are multiplied by instructions that take pixels along the last axis only.
-    bn, bk, bm = _block(outputs, 32), _block(red, 128 if red <= 80 else 64), 64
+    settings = weight_settings(outputs, red)
+    bn, bk, bm = _block(outputs, 64), _block(red, settings["BK"]), settings["BM"]
     tiles = triton.cdiv(outputs, bn) * triton.cdiv(red, bk)
     # Enough programs to fill the chip, but no split shorter than a few steps.
     splits = max(1, min(triton.cdiv(1056, tiles * k), triton.cdiv(m, 8 * bm)))
@@ -219,6 +233,6 @@ def weight_gradient(x: Tensor, grad: Tensor, rows: int, padding: int, precision:
     _weight_kernel[(tiles, splits, k)](
         x, grad, partial, batch, m, k, per_split,
         C=channels, H=height, W=width, CO=outputs, OH=out_h, OW=out_w, R=rows, PAD=padding, PRECISION=precision,
-        BM=bm, BN=bn, BK=bk, num_warps=4, num_stages=1,
+        BM=bm, BN=bn, BK=bk, num_warps=settings["num_warps"], num_stages=settings["num_stages"],
     )  # fmt: skip
     return partial[0] if splits == 1 else partial.sum(0)

@@ -32,7 +32,7 @@ class Linear(nn.Linear):
 
 @torch.library.custom_op("motley::linear_forward", mutates_args=())
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """x [K, B, D], weight [K, O, D], bias [K, O] -> [K, B, O]."""
+    """x [K, B, D], weight [K, O, D] (contiguous for each client), bias [K, O] -> [K, B, O]."""
     from motley.nets import client_linear_kernels
 
     return client_linear_kernels.forward(x, weight, bias, precision)
@@ -75,6 +75,12 @@ def _front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     return moved.contiguous()
 
 
+def _weights(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """The client axis first. Clients that lie apart, as in a table of all parameters, are not copied."""
+    whole = dim == 0 and tensor.stride()[1:] == (tensor.shape[2], 1)
+    return tensor if whole else _front(tensor, dim, size)
+
+
 class _LinearGradient(torch.autograd.Function):
     """The backward pass: it has a rule for `vmap` and no derivative of its own."""
 
@@ -96,7 +102,7 @@ class _LinearGradient(torch.autograd.Function):
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         k, precision = info.batch_size, product_precision()
         grad = _front(grad, in_dims[2], k)
-        back = linear_input(grad, _front(weight, in_dims[1], k), precision) if to_x else x.new_empty(k, 0)
+        back = linear_input(grad, _weights(weight, in_dims[1], k), precision) if to_x else x.new_empty(k, 0)
         return (back, linear_weight(_front(x, in_dims[0], k), grad, precision)), (0, 0)
 
 
@@ -124,5 +130,5 @@ class ClientLinear(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
         k = info.batch_size
         stacked = None if bias is None else _front(bias, in_dims[2], k)
-        args = _front(x, in_dims[0], k), _front(weight, in_dims[1], k), stacked
+        args = _front(x, in_dims[0], k), _weights(weight, in_dims[1], k), stacked
         return linear_forward(*args, product_precision()), 0

@@ -1,6 +1,7 @@
 """The Triton kernels behind `motley.nets.client_linear`; imported only where they run.
 
-x [K, B, D], weight [K, O, D], grad [K, B, O]. Batches are small, so every kernel is a stream over the weights.
+x [K, B, D], weight [K, O, D], grad [K, B, O]. Batches are small, so every kernel is a stream over the
+weights, of which a client's begin ROW numbers after those of the one before.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 @triton.jit
 def _forward_kernel(
-    x, weight, bias, partial, K, B, CO, D, PER_SPLIT: tl.constexpr,
+    x, weight, bias, partial, K, B, CO, D, ROW, PER_SPLIT: tl.constexpr,
     BIAS: tl.constexpr, PRECISION: tl.constexpr, BO: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """partial[split, k, b, o] = sum over a split of d of x[k, b, d] * weight[k, o, d]."""
@@ -22,7 +23,7 @@ def _forward_kernel(
     o = tl.program_id(1) * BO + tl.arange(0, BO)
     b = tl.arange(0, BB)
     x += client * B * D
-    weight += client * CO * D
+    weight += client * ROW
     acc = tl.zeros((BO, BB), dtype=tl.float32)
     for step in range(0, PER_SPLIT, BD):
         d = split * PER_SPLIT + step + tl.arange(0, BD)
@@ -38,7 +39,7 @@ def _forward_kernel(
 
 @triton.jit
 def _input_kernel(
-    grad, weight, out, B, CO, D,
+    grad, weight, out, B, CO, D, ROW,
     PRECISION: tl.constexpr, BO: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr, O_MAX: tl.constexpr,
 ):  # fmt: skip
     """out[k, b, d] = sum over o of grad[k, b, o] * weight[k, o, d]."""
@@ -46,7 +47,7 @@ def _input_kernel(
     d = tl.program_id(0) * BD + tl.arange(0, BD)
     b = tl.arange(0, BB)
     grad += client * B * CO
-    weight += client * CO * D
+    weight += client * ROW
     acc = tl.zeros((BB, BD), dtype=tl.float32)
     for begin in range(0, O_MAX, BO):
         o = begin + tl.arange(0, BO)
@@ -93,7 +94,8 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> T
     splits = triton.cdiv(inputs, per_split)
     partial = torch.empty(splits, k, batch, outputs, device=x.device)
     _forward_kernel[(splits, tiles, k)](
-        x, weight, weight if bias is None else bias, partial, k, batch, outputs, inputs, per_split,
+        x, weight, weight if bias is None else bias, partial, k, batch, outputs, inputs,
+        weight.stride(0), per_split,
         BIAS=bias is not None, PRECISION=precision, BO=block, BB=batch_block(batch), BD=step,
         num_warps=4, num_stages=4,
     )  # fmt: skip
@@ -106,8 +108,8 @@ def input_gradient(grad: Tensor, weight: Tensor, precision: str) -> Tensor:
     inputs = weight.shape[2]
     out = torch.empty(k, batch, inputs, device=grad.device)
     _input_kernel[(triton.cdiv(inputs, 128), k)](
-        grad, weight, out, batch, outputs, inputs, PRECISION=precision, BO=32, BB=batch_block(batch), BD=128,
-        O_MAX=outputs, num_warps=4, num_stages=4,
+        grad, weight, out, batch, outputs, inputs, weight.stride(0),
+        PRECISION=precision, BO=32, BB=batch_block(batch), BD=128, O_MAX=outputs, num_warps=4, num_stages=4,
     )  # fmt: skip
     return out
 

@@ -86,6 +86,7 @@ class SimulatedFederation:
         self._news: asyncio.Future[None] | None = None
         self._ended: list[tuple[Ticket, bool]] = []  # tasks over since the last round's end, and whether they arrived
         self._choices = 0  # selections made in this round
+        self._shared_key: tuple[int, Key] | None = None  # of the clients of a round
         self.chosen = np.zeros(data.n_clients, np.int32)  # tasks each client was given
         self.heard = np.zeros(data.n_clients, np.int32)  # updates of each client that were merged
         self.trace: list[Event] | None = None  # set to a list to record every event
@@ -393,11 +394,17 @@ class SimulatedFederation:
             start=ticket.start.value,
             facts=self.charges.facts(ticket),
             steps=n_steps(ticket.done, self.data.partition.size(client), self.training.batch_size),
-            key=self.key.fold("client", ticket.round, client),
+            key=self._client_keys(ticket.round).fold(client),
             down=ticket.down,
             dials=ticket.dials,
             own=self.store.get(client),
         )
+
+    def _client_keys(self, number: int) -> Key:
+        """What the keys of a round's clients have in common."""
+        if self._shared_key is None or self._shared_key[0] != number:
+            self._shared_key = (number, self.key.fold("client", number))
+        return self._shared_key[1]
 
     # ------------------------------------------------------------------ landing
     def _land(self, flight: Flying) -> Arrival:
@@ -436,7 +443,7 @@ class SimulatedFederation:
         self._end(flight, True)
         self.tally.arrived += 1
         self.tally.bytes_up += self.charges.upload_bytes(flight.ticket, arrival.trained)
-        if math.isfinite(arrival.loss) and bool(arrival.trained.any()):
+        if math.isfinite(arrival.loss) and any(arrival.trained.tolist()):
             self.tally.loss_sum += arrival.loss * arrival.n
             self.tally.samples += arrival.n
         return arrival

@@ -19,8 +19,8 @@ class Buffers:
     def __init__(self, content: tuple[Any, ...], capacity: int) -> None:
         c, state, batches, steps, per_epoch = content
         k = len(steps)
-        self.c: Client = tree_map(_fresh, c)
-        self.state = tree_map(_fresh, state)
+        self.c: Client = tree_map(_fresh, c).with_(params=_aligned(c.params))
+        self.state = tree_map(_aligned, state)
         self.rows = torch.zeros(capacity, k, batches.rows.shape[-1], dtype=torch.int64, device=steps.device)
         self.mask = None if batches.mask is None else torch.zeros(self.rows.shape, device=steps.device)
         self.steps, self.per_epoch = _fresh(steps), _fresh(per_epoch)
@@ -50,6 +50,14 @@ class Buffers:
         moving = (self.c.params, self.state, self.s, self.losses)
         saved = tree_map(lambda leaf: leaf.clone(), moving)
         return lambda: tree_map(lambda old, new: old.copy_(new), moving, saved)
+
+
+def _aligned(leaf: Tensor) -> Tensor:
+    """As `_fresh`; the rows of a table begin where wide loads can."""
+    if leaf.dim() != 2:
+        return _fresh(leaf)
+    rows, columns = leaf.shape
+    return torch.empty(rows, -(-columns // 16) * 16, dtype=leaf.dtype, device=leaf.device)[:, :columns].copy_(leaf)
 
 
 def _fresh(leaf: Tensor) -> Tensor:
