@@ -16,6 +16,7 @@ from torch import Tensor
 
 from motley.bench.agreement import tiny_experiment
 from motley.bench.cases import case_named, make_data, make_jobs, make_training
+from motley.client.optimizer import SGD
 from motley.client.trainer import Outcome, Training, minibatches
 from motley.core.keys import Key
 from motley.core.part import Method, Part, compose
@@ -239,7 +240,7 @@ def test_little_is_computed_in_vain_on_a_power_law(
 
 def test_few_traces_serve_many_widths(power_law: Any) -> None:
     training, data, jobs = power_law
-    made = Batched(training, data, "cpu")
+    made = Batched(replace(training, optimizer=SGD(momentum=0.9)), data, "cpu")
     made.run(jobs)
     made.run(jobs[:7])
     assert len(made._traces.items) == 1
