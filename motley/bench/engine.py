@@ -7,7 +7,6 @@ machine that changes its speed does so for all. The cohort stays the same from r
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +24,7 @@ from motley.core.errors import InputError
 from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
 from motley.core.types import Updates, stack_rows
-from motley.run.executors.base import EXECUTORS, Executor, Job
+from motley.run.executors.base import EXECUTORS, Executor, Job, n_cores
 from motley.server.aggregate import layerwise_mean
 
 Row = dict[str, Any]
@@ -133,7 +132,7 @@ def _contenders(workload: Workload, names: Sequence[str]) -> Iterator[list[Any]]
         made: list[Any] = [Bare(workload, jobs, threads) for threads in sorted(counts)]
         for name in names:
             device = {"device": workload.device.type} if name == "batched" else {}
-            executor = EXECUTORS.make(name, training, workload.data, os.cpu_count() or 1, **device)
+            executor = EXECUTORS.make(name, training, workload.data, n_cores(), **device)
             stack.callback(executor.close)
             made.append(Ours(name, executor, workload))
         yield made

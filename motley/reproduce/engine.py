@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
@@ -19,6 +18,7 @@ from motley.data.datasets import load as load_dataset
 from motley.reproduce.spec import Cell, Reproduction
 from motley.reproduce.store import Finished, Results, compact, key_of
 from motley.run import runner
+from motley.run.executors.base import n_cores
 from motley.run.recipe import Recipe, load
 from motley.run.records import Record, environment, read_records
 
@@ -149,8 +149,7 @@ def run_all(wanted: list[Errand], plan: Plan, told: Told) -> Iterator[Finished]:
     begun = time.time()
     deadline = None if plan.budget is None else begun + plan.budget
     stop_at = None if deadline is None else deadline + plan.grace
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ready = [replace(errand, stop_at=stop_at, threads=max(1, cores // plan.jobs)) for errand in wanted]
+    ready = [replace(errand, stop_at=stop_at, threads=max(1, n_cores() // plan.jobs)) for errand in wanted]
     if plan.jobs == 1:
         for errand in ready:
             if deadline is not None and time.time() >= deadline:

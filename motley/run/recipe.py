@@ -69,7 +69,7 @@ class Recipe(BaseModel):
     precision: Literal["float32", "tf32", "bf16"] = Field("float32", description="of the clients' forward and backward")
 
     executor: str = "auto"
-    workers: int = Field(0, ge=0, description="processes of the pool; 0: as many as cores")
+    workers: int = Field(0, ge=0, description="processes of the pool; 0: as many as cores it may use")
     device: str = Field("auto", description="auto, cpu or cuda")
     checkpoint_seconds: float = Field(20.0, ge=0, description="wall seconds between two checkpoints; 0: every round")
     state_memory_mb: float = Field(1024.0, gt=0, description="memory for what parts keep on clients; the rest on disk")

@@ -185,6 +185,17 @@ def test_minibatches_pass_over_all_samples_each_epoch() -> None:
     assert all(torch.equal(batch.x[:, 0].long(), batch.y) for batch, _ in seen)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_last_changes_the_memory_and_not_the_minibatches(channels: int) -> None:
+    data = Data(torch.randn(11, channels, 4, 6), torch.arange(11))
+    plain = minibatches(Key.root(1).tensor(), data, 4, 8)
+    moved = minibatches(Key.root(1).tensor(), data, 4, 8, channels_last=True)
+    for (one, _), (other, _) in zip(plain, moved, strict=True):
+        assert torch.equal(one.x, other.x)
+        assert torch.equal(one.y, other.y)
+        assert other.x.stride() == (24 * channels, 1, 6 * channels, channels)
+
+
 @pytest.mark.parametrize(
     ("epochs", "floor", "affordable", "partial", "expected"),
     [

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from motley.bench.agreement import tiny_experiment
 from motley.bench.cases import case_named, make_data, make_jobs, make_training
+from motley.client.optimizer import SGD
 from motley.client.trainer import Outcome, Training, minibatches
 from motley.core.keys import Key
 from motley.core.part import Method, Part, compose
@@ -24,7 +25,7 @@ from motley.methods import make_method
 from motley.run.executors import batched as module
 from motley.run.executors.base import FactsRow, Job
 from motley.run.executors.batched import Batched
-from motley.run.executors.crew import Crew
+from motley.run.executors.crew import Crew, deal
 from motley.run.executors.loop import Loop
 from motley.run.executors.tables import Batches, ladder, table
 from motley.run.experiment import Experiment
@@ -239,7 +240,7 @@ def test_little_is_computed_in_vain_on_a_power_law(
 
 def test_few_traces_serve_many_widths(power_law: Any) -> None:
     training, data, jobs = power_law
-    made = Batched(training, data, "cpu")
+    made = Batched(replace(training, optimizer=SGD(momentum=0.9)), data, "cpu")
     made.run(jobs)
     made.run(jobs[:7])
     assert len(made._traces.items) == 1
@@ -284,6 +285,12 @@ def test_one_client_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 def final(method: Method, **changes: Any) -> Tensor:
     return Run(tiny_experiment(method, "mlp", **changes), None).go().params
+
+
+def test_workers_get_as_many_steps() -> None:
+    assert deal([5, 30, 10, 15, 1], 2) == [[1, 4], [3, 2, 0]]
+    assert deal([4], 3) == [[0], [], []]
+    assert sorted(i for hand in deal([3, 3, 3, 3], 2) for i in hand) == [0, 1, 2, 3]
 
 
 def test_worker_processes_train_their_shares() -> None:

@@ -14,6 +14,7 @@ from motley.fleet.fleet import Fate
 from motley.methods import make_method
 from motley.run.charges import Ticket
 from motley.run.executors import EXECUTORS
+from motley.run.executors.base import n_cores
 from motley.run.executors.pool import Pool, _Slots
 from motley.run.runner import Run
 from motley.server.step import mix_with_previous
@@ -28,6 +29,19 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 def test_the_registry_knows_them() -> None:
     assert {"loop", "pool"} <= set(EXECUTORS.entries)
+
+
+def test_a_pool_has_a_worker_for_each_core_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    e = tiny.experiment()
+    pool = EXECUTORS.make("pool", e.training, e.data)
+    try:
+        assert len(pool.processes) == n_cores() == 1  # type: ignore[attr-defined]
+    finally:
+        pool.close()
+    monkeypatch.delattr(os, "sched_getaffinity")  # as where there is no affinity
+    assert n_cores() == 64
 
 
 def test_any_number_of_workers_gives_the_same_bits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -72,7 +73,12 @@ class Executor(Protocol):
         """Frees processes and memory."""
 
 
+def n_cores() -> int:
+    """Cores this process may use: those of its affinity, which a container or a scheduler may have narrowed."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 EXECUTORS: Registry[Executor] = Registry("executor")
 """Factories ``f(training, data, workers, device) -> Executor``."""
 
-__all__ = ["EXECUTORS", "Executor", "FederatedData", "Job", "Outcome", "Training"]
+__all__ = ["EXECUTORS", "Executor", "FederatedData", "Job", "Outcome", "Training", "n_cores"]

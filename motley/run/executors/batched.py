@@ -25,7 +25,7 @@ from motley.core.errors import InputError
 from motley.core.types import Client, Data, Facts, Tree, stack_rows, stack_trees
 from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
-from motley.run.executors import fused
+from motley.run.executors import fused, linear
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.loop import one_thread
@@ -315,6 +315,10 @@ class Batched:
             drawn = batches.table(0, total, k)
             done = self._train_fused(group, c, drawn, total)
             return self._train_captured(group, c, drawn, total) if done is None else done
+        if linear.fits(self.training, self.data):
+            descent = linear.Descent(self.training, self.data, c.params, group.facts.lr, group.steps)
+            losses = linear.train(descent, batches, self._phases(group, total))
+            return self._closed(group, c.with_(params=descent.params), losses)
         params = c.params.clone() if self.in_place else c.params
         moving = (params, tree_map(lambda leaf: leaf.contiguous(), vmap(self.training.optimizer.init)(params)))
         parked: list[Tensor] = []

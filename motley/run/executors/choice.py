@@ -11,7 +11,7 @@ import torch
 
 from motley.core.keys import Key
 from motley.core.part import compose
-from motley.run.executors.base import Executor, FactsRow, Job, Training
+from motley.run.executors.base import Executor, FactsRow, Job, Training, n_cores
 from motley.run.executors.base import FederatedData as Data
 from motley.run.executors.batched import Batched
 from motley.run.executors.loop import Loop
@@ -42,13 +42,9 @@ def choose(
     if training.net.size <= TINY and cohort >= 4:
         width = min(cohort, 32)
         together = _seconds(Batched(plain, data, "cpu"), plain, data, width) / (STEPS * width)
-        if together * GAIN < per_step / (_cores(workers) if _may_fork() else 1):
+        if together * GAIN < per_step / (workers or n_cores() if _may_fork() else 1):
             return "batched"
-    return "pool" if _may_fork() and _cores(workers) > 1 and _travels(training) else "loop"
-
-
-def _cores(workers: int) -> int:
-    return workers or os.cpu_count() or 1
+    return "pool" if _may_fork() and (workers or n_cores()) > 1 and _travels(training) else "loop"
 
 
 def _may_fork() -> bool:

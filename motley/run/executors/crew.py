@@ -61,8 +61,19 @@ def _unpacked(packed: list[tuple[Any, ...]]) -> list[Job]:
     ]
 
 
+def deal(steps: Sequence[int], hands: int) -> list[list[int]]:
+    """Jobs dealt out, the longest first, each to whoever has the fewest steps so far."""
+    dealt: list[list[int]] = [[] for _ in range(hands)]
+    held = [0] * hands
+    for i in sorted(range(len(steps)), key=lambda i: (-steps[i], i)):
+        least = held.index(min(held))
+        dealt[least].append(i)
+        held[least] += steps[i]
+    return dealt
+
+
 class Crew(Pool):
-    """Deals the jobs of a round out to worker processes, long and short ones to each, and gathers the outcomes."""
+    """Deals the jobs of a round out to worker processes, as many steps to each, and gathers the outcomes."""
 
     name = "batched"
     device = torch.device("cpu")
@@ -74,8 +85,7 @@ class Crew(Pool):
         self.waste = Waste(0, 0)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        order = sorted(range(len(jobs)), key=lambda i: (-jobs[i].steps, i))
-        shares = [order[i :: len(self.pipes)] for i in range(len(self.pipes))]
+        shares = deal([job.steps for job in jobs], len(self.pipes))
         busy = [(pipe, share) for pipe, share in zip(self.pipes, shares, strict=True) if share]
         for pipe, share in busy:
             pipe.send_bytes(pickle.dumps(_packed([jobs[i] for i in share]), protocol=5))

@@ -21,15 +21,20 @@ _WITHIN_STEPS = ("trainable", "view", "logits", "penalty", "gradient", "epoch")
 LARGEST_INPUT, MOST_CLASSES, LARGEST_BATCH = 1024, 32, 64
 
 
-def fits(training: Training, data: FederatedData) -> bool:
-    """Whether a run can be trained by this kernel."""
-    optimizer, net, batch = training.optimizer, training.net, training.batch_size
+def is_plain_linear(training: Training, data: FederatedData) -> bool:
+    """Whether clients train a linear softmax model by SGD alone on samples that are ready as they lie."""
+    optimizer, net = training.optimizer, training.net
     plain = isinstance(optimizer, SGD) and optimizer.momentum == 0 and training.precision != "bf16"
     linear = getattr(net.module, "is_linear", False) and net.n_layers == 1
-    small = net.n_features <= LARGEST_INPUT and net.n_classes <= MOST_CLASSES and batch <= LARGEST_BATCH
     ready = data.dataset.scaling is None and data.dataset.x.dtype == torch.float32 and not data.transforms
-    free = not any(training.method.has(hook) for hook in _WITHIN_STEPS)
-    return plain and linear and small and ready and free and data.dataset.x.is_cuda and available()
+    return plain and linear and ready and not any(training.method.has(hook) for hook in _WITHIN_STEPS)
+
+
+def fits(training: Training, data: FederatedData) -> bool:
+    """Whether a run can be trained by this kernel."""
+    net, batch = training.net, training.batch_size
+    small = net.n_features <= LARGEST_INPUT and net.n_classes <= MOST_CLASSES and batch <= LARGEST_BATCH
+    return is_plain_linear(training, data) and small and data.dataset.x.is_cuda and available()
 
 
 def train(training: Training, data: FederatedData, params: Tensor, lr: Tensor, steps: Tensor, batches: Any) -> Tensor:

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 from motley.client.trainer import Outcome, Training
 from motley.core.errors import InputError, MotleyError, TrainingError
 from motley.data.federated import FederatedData
-from motley.run.executors.base import EXECUTORS, Job
+from motley.run.executors.base import EXECUTORS, Job, n_cores
 from motley.run.executors.loop import run_job
 
 
@@ -211,4 +211,4 @@ def _quiet_threads() -> Iterator[None]:
 @EXECUTORS.add("pool", hidden=("training", "data", "workers", "device"))
 def make_pool(training: Training, data: FederatedData, workers: int = 0, device: str = "auto") -> Pool:
     """A pool of processes with one thread each; as many workers as cores unless told."""
-    return Pool(training, data, workers or os.cpu_count() or 1)
+    return Pool(training, data, workers or n_cores())
