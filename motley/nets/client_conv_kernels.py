@@ -124,7 +124,7 @@ def _spread_kernel(
 def _weight_kernel(
     x, grad, partial, B, M, K, PER_SPLIT: tl.constexpr,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
-    R: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
+    R: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr, PAIRS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """partial[split, k]: grad[k, m, o] * patch[k, m, red] summed over a split of the pixels, and grad[k, m, o] alone.
@@ -147,7 +147,7 @@ def _weight_kernel(
         b, oh, ow = _place(m, OH, OW, False)
         g = tl.load(grad + m[:, None] * CO + o[None, :], mask=(m[:, None] < M) & (o[None, :] < CO), other=0.0)
         patch = _patches(x, b, oh, ow, m < M, begin, H, W, C, R, PAD, BK)
-        if PRECISION == "tf32":
+        if PAIRS:
             # Two bfloat16 numbers hold more digits than one TF32 number, and can be multiplied as they lie; TF32 needs
             # pixels along the last axis.
             high, g_high = patch.to(tl.bfloat16), g.to(tl.bfloat16)
@@ -183,7 +183,7 @@ def forward_settings(outputs: int, red: int) -> dict[str, int]:
 
 def weight_settings(outputs: int, red: int) -> dict[str, int]:
     """Tile sizes of the weight kernel, found likewise."""
-    return {"BM": 64, "BK": 64, "num_warps": 4, "num_stages": 1}
+    return {"BM": 128 if red <= 80 else 64, "BK": 64, "num_warps": 4, "num_stages": 1}
 
 
 def forward(
@@ -233,6 +233,7 @@ def weight_gradient(x: Tensor, grad: Tensor, rows: int, padding: int, precision:
     _weight_kernel[(tiles, splits, k)](
         x, grad, partial, batch, m, k, per_split,
         C=channels, H=height, W=width, CO=outputs, OH=out_h, OW=out_w, R=rows, PAD=padding, PRECISION=precision,
-        BM=bm, BN=bn, BK=bk, num_warps=settings["num_warps"], num_stages=settings["num_stages"],
+        PAIRS=precision == "tf32" and red > 80, BM=bm, BN=bn, BK=bk,
+        num_warps=settings["num_warps"], num_stages=settings["num_stages"],
     )  # fmt: skip
     return partial[0] if splits == 1 else partial.sum(0)

@@ -476,9 +476,8 @@ class Batched:
     # ------------------------------------------------------------------ the same steps as CUDA graphs
     def _train_captured(self, group: Group, c: Client, batches: Table, total: int) -> Client:
         capacity = (1 << (total - 1).bit_length()) + 4  # capturing runs a step a few times
-        params = c.params.contiguous() if c.params.is_contiguous() else c.params.clone()
-        state = vmap(self.training.optimizer.init)(params)
-        content = (c.with_(params=params), state, batches, group.steps, group.per_epoch)
+        state = vmap(self.training.optimizer.init)(c.params)
+        content = (c, state, batches, group.steps, group.per_epoch)
         padded = batches.mask is not None
         key = (group.span, group.masked, group.shared, capacity, padded, shape_key((content[0], state)))
         buffers = self._buffers.get(key, lambda: Buffers(content, capacity))
