@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from motley.cli import app
 from motley.core.errors import InputError, RecipeError, UnknownNameError
 from motley.reproduce import spec
-from motley.reproduce.engine import Errand, Plan, carry_out, errands, run_all
+from motley.reproduce.engine import Errand, Plan, carry_out, errands, matching, run_all
 from motley.reproduce.metrics import measure
 from motley.reproduce.store import Finished, Results, exported, imported, key_of
 from motley.reproduce.table import build, compare, interval
@@ -279,6 +279,22 @@ def test_the_list_for_machines(tmp_path: Path) -> None:
     rows = json.loads(call("--json", "--results", str(tmp_path)).stdout.splitlines()[-1])
     assert {row["name"] for row in rows} == set(spec.names())
     assert all(row["status"] == "none" and row["paper"] for row in rows)
+
+
+def test_the_list_counts_a_run_per_seed_and_fold(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["reproduce", "--json", "--results", str(tmp_path)], catch_exceptions=False)
+    rows = {row["name"]: row for row in json.loads(result.stdout.splitlines()[-1])}
+    assert rows["radfed-table-3"]["runs"] == 100 * 5
+    assert all(row["missing_runs"] == row["runs"] for row in rows.values())  # nothing was run yet
+
+
+def test_only_some_places_are_run(tiny: str, tmp_path: Path) -> None:
+    wanted = errands([spec.read(tiny)], Results(tmp_path), Plan())
+    assert [errand.cell for errand in matching(wanted, ["B, "])] == ["B, one", "B, two"] * 2
+    assert matching(wanted, []) == wanted
+    assert matching([], ["B, "]) == []
+    with pytest.raises(InputError, match="'C or D'; those missing are: A, one; A, two; B, one; B, two"):
+        matching(wanted, ["C", "D"])
 
 
 def test_quick_says_so_and_show_only_reads(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
