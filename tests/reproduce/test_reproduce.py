@@ -150,6 +150,11 @@ def test_metrics_by_hand() -> None:
     assert measure("stability(last=2)", run) == pytest.approx(800)
     assert measure("rounds_to(target=0.4)", run) == 2
     assert measure("rounds_to(target=0.99)", run) is None
+    assert measure("rounds_to(target=0.99, capped=true)", run) == 3  # at least as many
+    timed = finished(0.9, times=[1.0, 2.5, 4.0])
+    assert measure("time_to(target=0.4)", timed) == 2.5
+    assert measure("time_to(target=0.99)", timed) is None
+    assert measure("time_to(target=0.99, capped=true)", timed) == 4.0
     assert measure("recorded(name='diversity')", run) == 3.0
     assert measure("recorded(name='diversity', last=2)", run) == 4.0
     assert measure("recorded(name='other')", run) is None
@@ -171,6 +176,25 @@ def test_comparison_is_by_seed_and_honest() -> None:
     assert compare("accuracy", high, list(reversed(high)))[0] is None
     assert compare("accuracy", high[:1], low)[0] is None
     assert compare("accuracy", [], low)[:2] == (None, None)
+
+
+def test_a_margin_allows_a_small_loss() -> None:
+    high = [finished(0.50 + 0.1 * seed, seed) for seed in range(3)]
+    low = [finished(0.48 + 0.1 * seed + 0.001 * seed, seed) for seed in range(3)]  # 1.8 to 2 points below
+    assert compare("accuracy", low, high, margin=3.0)[0] is True
+    assert compare("accuracy", low, high, margin=1.0)[0] is False
+    assert compare("accuracy", low, high, margin=1.9)[0] is None
+
+
+@pytest.mark.parametrize("name", [name for name in spec.names() if not name.startswith("rebafl")])
+def test_every_claim_can_be_decided(name: str) -> None:
+    """One run of a place never tells; and a target that is missed must not hide who reached it."""
+    made = spec.read(name)
+    assert made.claims
+    assert len(made.draws()) >= 3 or name == "ama-fes-fig-2-sgd"
+    for claim in made.claims:
+        assert claim.order or claim.best
+        assert "_to(" not in claim.metric or "capped=true" in claim.metric
 
 
 # ------------------------------------------------------------------------------------------------ store and engine
