@@ -85,6 +85,7 @@ class Reproduction(BaseModel):
     numbers: dict[str, dict[str, list[float]]] = Field(default_factory=dict)  # metric -> row -> one per column
     also: dict[str, str] = Field(default_factory=dict)  # metric -> the metric whose numbers it is compared with, too
     claims: list[Claim] = Field(default_factory=list)
+    curves: list[str] = Field(default_factory=list)  # recorded numbers the picture draws; none: the test accuracy
     quick: Quick = Field(default_factory=Quick)
 
     def cells(self, quick: bool = False) -> list[Cell]:

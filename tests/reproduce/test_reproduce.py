@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from motley.core.errors import InputError, RecipeError, UnknownNameError
 from motley.reproduce import spec
 from motley.reproduce.engine import Errand, Plan, carry_out, errands, matching, run_all
 from motley.reproduce.metrics import measure
+from motley.reproduce.show import ACCURACY, picture, points
 from motley.reproduce.store import Finished, Results, exported, imported, key_of
 from motley.reproduce.table import build, compare, interval
 from motley.run.experiment import prepare
@@ -176,6 +178,19 @@ def test_comparison_is_by_seed_and_honest() -> None:
     assert compare("accuracy", high, list(reversed(high)))[0] is None
     assert compare("accuracy", high[:1], low)[0] is None
     assert compare("accuracy", [], low)[:2] == (None, None)
+
+
+def test_curves_are_of_all_rounds_or_of_the_evaluated_ones(tiny: str, tmp_path: Path) -> None:
+    run = finished(0.9, extra={"every": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "some": [1.0, 2.0, 3.0]}, rounds=[2, 4, 6])
+    assert points(run, ACCURACY) == ([2, 4, 6], [10.0, 50.0, 90.0])
+    assert points(run, "every")[0] == [1, 2, 3, 4, 5, 6]
+    assert points(run, "some") == ([2, 4, 6], [1.0, 2.0, 3.0])
+    made = spec.read(tiny).model_copy(update={"curves": ["every", "some", "none"]})
+    results = Results(tmp_path)
+    key = key_of(made.recipe_of(made.cells()[0], made.draws()[0]))
+    results.add(replace(run, identity=key, recipe={"diagnostics": ["diversity"], "rounds": 6}))
+    picture(build(made, results), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
 def test_a_margin_allows_a_small_loss() -> None:
