@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,10 @@ def picture(table: Table, path: Path) -> None:
     for axis, name in zip(axes[:, 0], curves, strict=False):
         axis.set_ylabel(name)
     lines = [Line2D([], [], color=colours[row], label=row) for row in rows]
-    figure.legend(handles=lines, fontsize=7, loc="outside right upper")
+    figure.legend(handles=lines, fontsize=7, loc="outside right center")
     kind = "Small version of: " if table.quick else ""
-    figure.suptitle(f"{kind}{table.reproduction.title}", fontsize=10)
+    title = textwrap.fill(f"{kind}{table.reproduction.title}", int(11 * size[0]))
+    figure.suptitle(title, fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
