@@ -100,7 +100,8 @@ def picture(table: Table, path: Path) -> None:
 
     columns = list(dict.fromkeys(cell.column for cell in table.runs))
     rows = list(dict.fromkeys(cell.row for cell in table.runs))
-    curves = table.reproduction.curves or [ACCURACY]
+    runs = [run for found in table.runs.values() for run in found]
+    curves = [c for c in table.reproduction.curves or [ACCURACY] if any(len(points(run, c)[1]) > 1 for run in runs)]
     colours = {row: plt.get_cmap("tab10" if len(rows) <= 10 else "tab20")(i) for i, row in enumerate(rows)}
     heights = [3.2] * len(curves) + [1.2 + 0.28 * len(rows)]
     size = (4.2 * len(columns) + 1.5, sum(heights))

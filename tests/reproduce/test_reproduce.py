@@ -191,6 +191,8 @@ def test_curves_are_of_all_rounds_or_of_the_evaluated_ones(tiny: str, tmp_path: 
     results.add(replace(run, identity=key, recipe={"diagnostics": ["diversity"], "rounds": 6}))
     picture(build(made, results), tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+    picture(build(made.model_copy(update={"curves": ["none"]}), results), tmp_path / "dots.png")  # nothing to draw
+    assert (tmp_path / "dots.png").stat().st_size < (tmp_path / "picture.png").stat().st_size
 
 
 def test_a_margin_allows_a_small_loss() -> None:
