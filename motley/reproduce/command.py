@@ -11,7 +11,7 @@ import typer
 
 from motley.core.errors import InputError
 from motley.reproduce import spec
-from motley.reproduce.engine import Plan, errands, run_all, say
+from motley.reproduce.engine import Errand, Plan, errands, matching, run_all, say
 from motley.reproduce.show import HOLDS, markdown, write
 from motley.reproduce.store import Finished, Results, exported
 from motley.reproduce.table import Table, build
@@ -24,6 +24,9 @@ def reproduce(
     quick: Annotated[bool, typer.Option(help="A small version on a laptop CPU in minutes; kept apart.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Run nothing: only read what is in the results.")] = False,
     seeds: Annotated[str, typer.Option(help="Seeds instead of the file's, such as 0,1,2.")] = "",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only places ('row, column') that hold this text; may be repeated.")
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Runs side by side (on one GPU, or on the cores).")] = 1,
     budget: Annotated[float, typer.Option(min=0, help="Seconds after which no further run starts; 0: none.")] = 0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds more before runs under way are paused.")] = 60,
@@ -48,7 +51,8 @@ def reproduce(
     made = [spec.read(name) for name in names]
     if not show:
         plan = Plan(jobs, budget or None, grace, executor or None, device or None, cache)
-        _run(made, kept, plan, quick, wanted, export)
+        todo = matching(errands(made, kept, plan, quick, wanted), only or [])
+        _run(todo, kept, plan, export)
     tables = [build(one, kept, quick, wanted) for one in made]
     for table in tables:
         if not show:
@@ -67,10 +71,7 @@ def _seeds(text: str) -> list[int] | None:
         raise InputError(f"--seeds {text} is not a list of whole numbers such as 0,1,2.") from None
 
 
-def _run(
-    made: list[spec.Reproduction], kept: Results, plan: Plan, quick: bool, seeds: list[int] | None, export: Path | None
-) -> None:
-    todo = errands(made, kept, plan, quick, seeds)
+def _run(todo: list[Errand], kept: Results, plan: Plan, export: Path | None) -> None:
     print(f"{len(todo)} runs to make.", file=sys.stderr, flush=True)
     done: list[Finished] = []
     for finished in run_all(todo, plan, say):
@@ -100,7 +101,7 @@ def _list(kept: Results, as_json: bool) -> None:
                 "paper": made.paper,
                 "status": table.status,
                 "title": made.title,
-                "runs": len(made.cells()) * len(made.seeds),
+                "runs": len(made.cells()) * len(made.draws()),
                 "missing_runs": table.missing,
             }
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from motley.core.errors import MotleyError, StateError, TrainingError
+from motley.core.errors import InputError, MotleyError, StateError, TrainingError
 from motley.data.datasets import load as load_dataset
 from motley.reproduce.spec import Cell, Reproduction
 from motley.reproduce.store import Finished, Results, compact, key_of
@@ -67,6 +67,15 @@ def errands(
                 _wish(found, ordered, position, reproduction, cell, recipe, plan, quick)
     ordered.sort(key=lambda pair: pair[0])
     return [found[key_of(errand.recipe)] for _, errand in ordered]
+
+
+def matching(wanted: list[Errand], texts: Sequence[str]) -> list[Errand]:
+    """The errands whose place holds one of the texts; all of them without texts."""
+    found = [errand for errand in wanted if not texts or any(text in errand.cell for text in texts)]
+    if wanted and not found:
+        asked, places = " or ".join(texts), "; ".join(dict.fromkeys(errand.cell for errand in wanted))
+        raise InputError(f"No missing run is of a place with '{asked}'; those missing are: {places}.")
+    return found
 
 
 def _wish(

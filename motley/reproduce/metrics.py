@@ -44,10 +44,13 @@ def stability(run: Finished, last: int = 50) -> float | None:
 
 
 @METRICS.add(hidden=("run",))
-def rounds_to(run: Finished, target: float = 0.8) -> float | None:
-    """The first round with at least this test accuracy (a fraction); None where it was not reached."""
+def rounds_to(run: Finished, target: float = 0.8, capped: bool = False) -> float | None:
+    """The first round with at least this test accuracy (a fraction).
+
+    Where it was not reached: None, or with ``capped`` the number of rounds, the least it can be.
+    """
     reached = (number for number, value in zip(run.rounds, run.accuracy, strict=True) if value >= target)
-    found = next(reached, None)
+    found = next(reached, run.rounds[-1] if capped and run.rounds else None)
     return None if found is None else float(found)
 
 
@@ -105,10 +108,13 @@ def round_length(run: Finished) -> float | None:
 
 
 @METRICS.add(hidden=("run",))
-def time_to(run: Finished, target: float = 0.8) -> float | None:
-    """Virtual seconds until a test accuracy (a fraction) was first reached; None where it was not."""
+def time_to(run: Finished, target: float = 0.8, capped: bool = False) -> float | None:
+    """Virtual seconds until a test accuracy (a fraction) was first reached.
+
+    Where it was not: None, or with ``capped`` the time of the whole run, the least it can be.
+    """
     reached = (time for time, value in zip(run.times, run.accuracy, strict=False) if value >= target)
-    return next(reached, None)
+    return next(reached, run.times[-1] if capped and run.times else None)
 
 
 @METRICS.add(hidden=("run",))

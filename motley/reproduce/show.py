@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -90,39 +91,66 @@ def write(table: Table, folder: Path) -> list[Path]:
 
 
 def picture(table: Table, path: Path) -> None:
-    """Curves of the test accuracy (mean over seeds), and below them the paper's numbers beside ours."""
+    """Curves of the test accuracy or of what the file names (means), below them the paper's numbers beside ours."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
 
     columns = list(dict.fromkeys(cell.column for cell in table.runs))
     rows = list(dict.fromkeys(cell.row for cell in table.runs))
+    runs = [run for found in table.runs.values() for run in found]
+    curves = [c for c in table.reproduction.curves or [ACCURACY] if any(len(points(run, c)[1]) > 1 for run in runs)]
     colours = {row: plt.get_cmap("tab10" if len(rows) <= 10 else "tab20")(i) for i, row in enumerate(rows)}
-    size = (4.2 * len(columns) + 1.5, 3.2 + 1.2 + 0.28 * len(rows))
+    heights = [3.2] * len(curves) + [1.2 + 0.28 * len(rows)]
+    size = (4.2 * len(columns) + 1.5, sum(heights))
     figure, axes = plt.subplots(
-        2, len(columns), figsize=size, squeeze=False, height_ratios=[3.2, 1.2 + 0.28 * len(rows)], layout="constrained"
+        len(heights), len(columns), figsize=size, squeeze=False, height_ratios=heights, layout="constrained"
     )
     for j, column in enumerate(columns):
-        for row in rows:
-            _curve(axes[0][j], table.runs.get(Cell(row, column), []), colours[row], row)
-        axes[0][j].set(title=column or table.reproduction.name, xlabel="round")
-        _dots(axes[1][j], table, column, rows, colours)
-    axes[0][0].set_ylabel("test accuracy (%)")
-    axes[0][-1].legend(fontsize=7, loc="lower right")
+        found = {row: table.runs.get(Cell(row, column), []) for row in rows}
+        for axis, name in zip(axes[:, j], curves, strict=False):
+            for row in rows:
+                _curve(axis, found[row], _width(found), name, colours[row], row)
+            axis.set(title=column or table.reproduction.name, xlabel="round")
+        _dots(axes[-1][j], table, column, rows, colours)
+    for axis, name in zip(axes[:, 0], curves, strict=False):
+        axis.set_ylabel(name)
+    lines = [Line2D([], [], color=colours[row], label=row) for row in rows]
+    figure.legend(handles=lines, fontsize=7, loc="outside right center")
     kind = "Small version of: " if table.quick else ""
-    figure.suptitle(f"{kind}{table.reproduction.title}", fontsize=10)
+    title = textwrap.fill(f"{kind}{table.reproduction.title}", int(11 * size[0]))
+    figure.suptitle(title, fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
-def _curve(axis: Any, runs: list[Finished], colour: Any, label: str) -> None:
-    if not runs:
+ACCURACY = "test accuracy (%)"
+
+
+def _width(found: dict[str, list[Finished]]) -> int:
+    """Rounds of a column: the fewest, since asynchronous methods count mergings, of which there are more."""
+    return min((run.recipe.get("rounds") or run.rounds[-1] for runs in found.values() for run in runs), default=1)
+
+
+def points(run: Finished, name: str) -> tuple[list[int], list[float]]:
+    """Rounds and values of a curve: the test accuracy, or a recorded number of all rounds or the evaluated ones."""
+    if name == ACCURACY:
+        return run.rounds, [100 * value for value in run.accuracy]
+    values = run.extra.get(name, [])
+    return (run.rounds if len(values) == len(run.rounds) else list(range(1, len(values) + 1))), values
+
+
+def _curve(axis: Any, runs: list[Finished], width: int, name: str, colour: Any, label: str) -> None:
+    drawn = [points(run, name) for run in runs]
+    shortest = min((len(values) for _, values in drawn), default=0)
+    if not shortest:
         return
-    shortest = min(len(run.accuracy) for run in runs)
-    mean = [100 * statistics.fmean(run.accuracy[i] for run in runs) for i in range(shortest)]
-    axis.plot(runs[0].rounds[:shortest], mean, color=colour, linewidth=0.9, label=label)
+    mean = [statistics.fmean(values[i] for _, values in drawn) for i in range(shortest)]
+    scale = width / (runs[0].recipe.get("rounds") or runs[0].rounds[-1])
+    axis.plot([scale * number for number in drawn[0][0][:shortest]], mean, color=colour, linewidth=0.9, label=label)
     axis.grid(alpha=0.3)
 
 

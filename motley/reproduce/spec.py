@@ -38,7 +38,8 @@ class Claim(BaseModel):
 
     ``order`` holds names of rows (compared within each of ``columns``), of columns (within each of ``rows``), or whole
     cells ("row, column"). ``best`` names a row that beats all other rows, or ``above`` those named there. Where small
-    is good, the order is still greatest first.
+    is good, the order is still greatest first. With a ``margin`` the greater one may fall short by as much: "loses less
+    than one point" is an order with margin 1.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,6 +51,7 @@ class Claim(BaseModel):
     above: list[str] = Field(default_factory=list)
     columns: list[str] = Field(default_factory=list)
     rows: list[str] = Field(default_factory=list)
+    margin: float = Field(default=0.0, ge=0.0)
 
 
 class Quick(BaseModel):
@@ -83,6 +85,7 @@ class Reproduction(BaseModel):
     numbers: dict[str, dict[str, list[float]]] = Field(default_factory=dict)  # metric -> row -> one per column
     also: dict[str, str] = Field(default_factory=dict)  # metric -> the metric whose numbers it is compared with, too
     claims: list[Claim] = Field(default_factory=list)
+    curves: list[str] = Field(default_factory=list)  # recorded numbers the picture draws; none: the test accuracy
     quick: Quick = Field(default_factory=Quick)
 
     def cells(self, quick: bool = False) -> list[Cell]:

@@ -145,21 +145,24 @@ def judge(made: Reproduction, claim: Claim, runs: dict[Cell, list[Finished]]) ->
     in_order = total = 0
     for chain in _present(made, claim, runs):
         for greater, less in pairwise(chain):
-            holds, difference, why = compare(claim.metric, runs[greater], runs[less])
+            holds, difference, why = compare(claim.metric, runs[greater], runs[less], claim.margin)
             found.append(holds)
             if difference is not None:
                 total += 1
-                in_order += difference > 0
+                in_order += difference > -claim.margin
             if holds is not True:
                 reasons.append(f"{greater} against {less}: {why}")
     verdict = False if False in found else None if None in found else True
     seen = f"{in_order} of {total} comparisons have their means in this order" if total else "nothing was measured"
+    seen += f" within {claim.margin:g}" if total and claim.margin else ""
     shown = reasons[:3] + ([f"and {len(reasons) - 3} more"] if len(reasons) > 3 else [])
     return Verdict(claim.text, verdict, "; ".join([seen, *shown]))
 
 
-def compare(metric: str, greater: list[Finished], less: list[Finished]) -> tuple[bool | None, float | None, str]:
-    """Whether one is greater, by the 95 % t-interval of the differences over common seeds and folds.
+def compare(
+    metric: str, greater: list[Finished], less: list[Finished], margin: float = 0.0
+) -> tuple[bool | None, float | None, str]:
+    """Whether one is greater (but for ``margin``), by the 95 % t-interval of differences over common seeds and folds.
 
     Runs of one seed and fold share their data and their fleet, so differences are taken one by one.
     """
@@ -174,4 +177,4 @@ def compare(metric: str, greater: list[Finished], less: list[Finished]) -> tuple
     if low is None or high is None:
         return None, mean, f"difference {mean:+.2f} in one seed"
     told = f"difference {mean:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}"
-    return (True if low > 0 else False if high < 0 else None), mean, told
+    return (True if low > -margin else False if high < -margin else None), mean, told

@@ -16,15 +16,15 @@ from motley.core.network import Network
 from motley.core.part import Method, compose
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
-from motley.data.federated import FederatedData, Partition
+from motley.data.federated import FederatedData
 from motley.data.holdout import divide
-from motley.data.partition import make_partition
 from motley.data.skew import make_skews
 from motley.fleet import Fleet, make_fleet
 from motley.methods import make_method
 from motley.nets.cost import Cost, cost_of
 from motley.nets.zoo import build
 from motley.protocol import PROTOCOLS
+from motley.run.partitions import remembered
 from motley.run.recipe import Recipe
 
 
@@ -90,22 +90,8 @@ def _data_key(recipe: Recipe) -> Key:
 def share_out(recipe: Recipe, dataset: Dataset) -> FederatedData:
     """A data set divided among clients as the recipe says."""
     key = _data_key(recipe)
-    partition = _partition(recipe, dataset, key.fold("partition"))
+    partition = remembered(recipe.partition, recipe.data, dataset, recipe.clients, key.fold("partition"))
     return FederatedData(dataset, partition, make_skews(recipe.skew or "", dataset, partition, key))
-
-
-def _partition(recipe: Recipe, dataset: Dataset, key: Key) -> Partition:
-    """A partition, remembered: some take many seconds, and a table of results asks for the same one again and again."""
-    asked = (recipe.data, recipe.partition, recipe.clients, key.value, hash(dataset.y.numpy().tobytes()))
-    if asked not in _PARTITIONS:
-        while len(_PARTITIONS) >= KEPT_PARTITIONS:
-            _PARTITIONS.pop(next(iter(_PARTITIONS)))
-        _PARTITIONS[asked] = make_partition(recipe.partition, dataset, recipe.clients, key)
-    return _PARTITIONS[asked]
-
-
-KEPT_PARTITIONS = 16
-_PARTITIONS: dict[tuple[object, ...], Partition] = {}
 
 
 def initial_params(experiment: Experiment) -> Tensor:

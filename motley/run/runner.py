@@ -83,7 +83,8 @@ class Run:
         self.diagnostics = Diagnostics(experiment.recipe.diagnostics, experiment)
         self.executor = make_executor(experiment)
         self.fed = self._federation()
-        self.judged = _test_on(self.fed.weights.value.device, experiment.dataset)
+        self.judged = judged_on(self.fed.weights.value.device, experiment.dataset)
+        self.validation = experiment.validation and judged_on(self.fed.weights.value.device, experiment.validation)
         self._wall_before = 0.0
         self._begun = time.perf_counter()
         self._saved = time.perf_counter()
@@ -162,8 +163,8 @@ class Run:
                     f"The global model is not finite after round {rnd.number}; lower the learning rate "
                     "(or the server's step)."
                 )
-            if self.experiment.validation is not None:
-                held = evaluate(self.experiment.net, self.model, self.experiment.validation)
+            if self.validation is not None:
+                held = evaluate(self.experiment.net, self.model, self.validation)
                 fed.note(weighted_f1=scores.weighted_f1)
                 fed.note(
                     **{f"validation_{name}": getattr(held, name) for name in GOALS if getattr(held, name) is not None}
@@ -248,14 +249,24 @@ class Run:
         return Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net)
 
 
-def _test_on(device: torch.device, dataset: Dataset) -> Dataset:
-    """A data set with its test samples where the model is."""
-    return replace(
+def judged_on(device: torch.device, dataset: Dataset) -> Dataset:
+    """A data set with its test samples where the model is, and, where memory allows, as the network takes them.
+
+    They are looked at again and again; turning bytes into numbers can take longer than a small network does.
+    """
+    moved = replace(
         dataset,
         test_x=dataset.test_x.to(device),
         test_y=dataset.test_y.to(device),
         scaling=tensors_to(dataset.scaling, device),
     )
+    if moved.scaling is None or moved.test_x.numel() * WIDEST > READY_BYTES:
+        return moved
+    return replace(moved, test_x=moved.inputs(moved.test_x), scaling=None)
+
+
+WIDEST = 8  # bytes of an input as a network takes it: int64 tokens
+READY_BYTES = 1 << 29
 
 
 def _ends(tally: Tally) -> dict[str, int]:

@@ -3,8 +3,8 @@
     search = tune("digits", {"lr": [0.1, 0.01]}, folder="tuned", split="by_samples(fraction=0.2)")
     search.chosen  # {'lr': 0.01}
 
-The folder holds one run per trial, fold and seed, the table (`table.md`, `table.json`) and `chosen.toml`, the recipe
-with the best values in place.
+The folder holds one run per trial, fold and seed, the table (`table.md`, `table.json`), `chosen.toml`, the recipe with
+the best values in place, and `environment.json`, which says by what command and on which machine it was made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from motley.run import runner
 from motley.run.experiment import prepare
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
-from motley.run.records import GOALS, Record, read_records
+from motley.run.records import GOALS, Record, environment, read_records
 
 MOST = 10_000  # trials of a grid
 Settings = dict[str, Any]
@@ -293,3 +293,4 @@ def _write(search: Search, base: Recipe, place: Path) -> None:
     write_json(place / "table.json", {"metric": search.metric, "trials": rows, "chosen": search.chosen})
     write_text(place / "table.md", search.markdown())
     write_text(place / "chosen.toml", load(base, search.chosen).to_toml())
+    write_json(place / "environment.json", environment())

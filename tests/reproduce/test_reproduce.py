@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from typer.testing import CliRunner
 from motley.cli import app
 from motley.core.errors import InputError, RecipeError, UnknownNameError
 from motley.reproduce import spec
-from motley.reproduce.engine import Errand, Plan, carry_out, errands, run_all
+from motley.reproduce.engine import Errand, Plan, carry_out, errands, matching, run_all
 from motley.reproduce.metrics import measure
+from motley.reproduce.show import ACCURACY, picture, points
 from motley.reproduce.store import Finished, Results, exported, imported, key_of
 from motley.reproduce.table import build, compare, interval
 from motley.run.experiment import prepare
@@ -150,6 +152,11 @@ def test_metrics_by_hand() -> None:
     assert measure("stability(last=2)", run) == pytest.approx(800)
     assert measure("rounds_to(target=0.4)", run) == 2
     assert measure("rounds_to(target=0.99)", run) is None
+    assert measure("rounds_to(target=0.99, capped=true)", run) == 3  # at least as many
+    timed = finished(0.9, times=[1.0, 2.5, 4.0])
+    assert measure("time_to(target=0.4)", timed) == 2.5
+    assert measure("time_to(target=0.99)", timed) is None
+    assert measure("time_to(target=0.99, capped=true)", timed) == 4.0
     assert measure("recorded(name='diversity')", run) == 3.0
     assert measure("recorded(name='diversity', last=2)", run) == 4.0
     assert measure("recorded(name='other')", run) is None
@@ -171,6 +178,40 @@ def test_comparison_is_by_seed_and_honest() -> None:
     assert compare("accuracy", high, list(reversed(high)))[0] is None
     assert compare("accuracy", high[:1], low)[0] is None
     assert compare("accuracy", [], low)[:2] == (None, None)
+
+
+def test_curves_are_of_all_rounds_or_of_the_evaluated_ones(tiny: str, tmp_path: Path) -> None:
+    run = finished(0.9, extra={"every": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "some": [1.0, 2.0, 3.0]}, rounds=[2, 4, 6])
+    assert points(run, ACCURACY) == ([2, 4, 6], [10.0, 50.0, 90.0])
+    assert points(run, "every")[0] == [1, 2, 3, 4, 5, 6]
+    assert points(run, "some") == ([2, 4, 6], [1.0, 2.0, 3.0])
+    made = spec.read(tiny).model_copy(update={"curves": ["every", "some", "none"]})
+    results = Results(tmp_path)
+    key = key_of(made.recipe_of(made.cells()[0], made.draws()[0]))
+    results.add(replace(run, identity=key, recipe={"diagnostics": ["diversity"], "rounds": 6}))
+    picture(build(made, results), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 10_000
+    picture(build(made.model_copy(update={"curves": ["none"]}), results), tmp_path / "dots.png")  # nothing to draw
+    assert (tmp_path / "dots.png").stat().st_size < (tmp_path / "picture.png").stat().st_size
+
+
+def test_a_margin_allows_a_small_loss() -> None:
+    high = [finished(0.50 + 0.1 * seed, seed) for seed in range(3)]
+    low = [finished(0.48 + 0.1 * seed + 0.001 * seed, seed) for seed in range(3)]  # 1.8 to 2 points below
+    assert compare("accuracy", low, high, margin=3.0)[0] is True
+    assert compare("accuracy", low, high, margin=1.0)[0] is False
+    assert compare("accuracy", low, high, margin=1.9)[0] is None
+
+
+@pytest.mark.parametrize("name", [name for name in spec.names() if not name.startswith("rebafl")])
+def test_every_claim_can_be_decided(name: str) -> None:
+    """One run of a place never tells; and a target that is missed must not hide who reached it."""
+    made = spec.read(name)
+    assert made.claims
+    assert len(made.draws()) >= 3 or name == "ama-fes-fig-2-sgd"
+    for claim in made.claims:
+        assert claim.order or claim.best
+        assert "_to(" not in claim.metric or "capped=true" in claim.metric
 
 
 # ------------------------------------------------------------------------------------------------ store and engine
@@ -279,6 +320,22 @@ def test_the_list_for_machines(tmp_path: Path) -> None:
     rows = json.loads(call("--json", "--results", str(tmp_path)).stdout.splitlines()[-1])
     assert {row["name"] for row in rows} == set(spec.names())
     assert all(row["status"] == "none" and row["paper"] for row in rows)
+
+
+def test_the_list_counts_a_run_per_seed_and_fold(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["reproduce", "--json", "--results", str(tmp_path)], catch_exceptions=False)
+    rows = {row["name"]: row for row in json.loads(result.stdout.splitlines()[-1])}
+    assert rows["radfed-table-3"]["runs"] == 100 * 5
+    assert all(row["missing_runs"] == row["runs"] for row in rows.values())  # nothing was run yet
+
+
+def test_only_some_places_are_run(tiny: str, tmp_path: Path) -> None:
+    wanted = errands([spec.read(tiny)], Results(tmp_path), Plan())
+    assert [errand.cell for errand in matching(wanted, ["B, "])] == ["B, one", "B, two"] * 2
+    assert matching(wanted, []) == wanted
+    assert matching([], ["B, "]) == []
+    with pytest.raises(InputError, match="'C or D'; those missing are: A, one; A, two; B, one; B, two"):
+        matching(wanted, ["C", "D"])
 
 
 def test_quick_says_so_and_show_only_reads(tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,3 +74,19 @@ def test_evaluation_at_a_chosen_frequency_and_always_at_the_end() -> None:
     assert [record.accuracy is not None for record in result.records] == [False, False, True, False, True]
     assert result.summary["rounds"] == 5
     assert result.summary["accuracy"] == result.records[-1].accuracy
+
+
+def test_inputs_made_ready_once_give_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    from motley.core.keys import Key
+    from motley.data.datasets import load
+    from motley.nets.zoo import build
+    from motley.run import runner
+
+    digits = load("digits")
+    net = build("logistic", digits.input_shape, digits.n_classes, 0, Key.root(0))
+    ready = runner.judged_on(torch.device("cpu"), digits)
+    assert ready.test_x.dtype == torch.float32
+    assert ready.scaling is None
+    assert evaluate(net, net.initial(), ready) == evaluate(net, net.initial(), digits)
+    monkeypatch.setattr(runner, "READY_BYTES", 10)
+    assert runner.judged_on(torch.device("cpu"), digits).test_x.dtype == digits.test_x.dtype

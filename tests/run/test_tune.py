@@ -68,6 +68,7 @@ def test_a_search_chooses_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert table.count("\n") == 6
     assert "validation accuracy" in table
     chosen = tomllib.loads((tmp_path / "chosen.toml").read_text())
+    assert "motley" in json.loads((tmp_path / "environment.json").read_text())
     assert chosen["lr"] == 0.1
     assert chosen["params"]["radfed"]["S"] == search.chosen["params.radfed.S"]
     records = (tmp_path / "runs" / "0003-fold1-seed1" / "rounds.jsonl").read_text().splitlines()
