@@ -1,6 +1,6 @@
 """A virtual clock: an asyncio event loop in which waiting takes no time.
 
-Timers fire in the order of their time; where times are equal, deliveries (`until`) come first in the order of dispatch,
+Timers fire in the order of their time; where times are equal, deliveries come first in the order of dispatch,
 then other timers in the order of their making. Everything that is ready runs before time moves on. When nothing is
 ready, `on_idle` may produce work (the federation trains what has been dispatched, as one batch) before the clock jumps
 to the next timer.
@@ -32,7 +32,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._order = itertools.count()
         self._failure: BaseException | None = None
         self._running = False
-        self._spawned: dict[asyncio.Task[None], Coroutine[Any, Any, None]] = {}
         self.on_idle = on_idle
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -52,17 +51,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._discard()
         return task.result()
 
-    def spawn(self, coro: Coroutine[Any, Any, None]) -> None:
-        """Starts a task whose failure ends the run."""
-        task = self.create_task(coro)
-        self._spawned[task] = coro
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._spawned.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            self._failure = task.exception()
-
     def _step(self) -> None:
         if self._ready:
             handle = self._ready.popleft()
@@ -79,14 +67,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             raise TrainingError("The protocol waits for something that cannot happen: nothing is in flight.")
 
     def _discard(self) -> None:
-        """Ends what is left (an interrupted run) without complaints about tasks that were never awaited."""
+        """Ends what is left of an interrupted run."""
         for handle in [*self._ready, *(timer for *_, timer in self._timers)]:
             handle.cancel()
         self._ready.clear()
         self._timers.clear()
-        for coro in self._spawned.values():
-            coro.close()
-        self._spawned.clear()
 
     # ------------------------------------------------------------------ what asyncio asks of a loop
     def time(self) -> float:
@@ -126,20 +111,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         heapq.heappush(self._timers, (when, True, next(self._order), timer))
         return timer
 
-    async def until(self, when: float, order: int) -> None:
-        """Waits for exactly this moment, before all timeouts of the same moment; ``order`` decides between equals."""
-        reached: asyncio.Future[None] = self.create_future()
-        timer = events.TimerHandle(when, _reach, (reached,), self)
+    def deliver_at(self, when: float, order: int, callback: Callable[..., None], *args: Any) -> None:
+        """Calls back at this very moment, before all timeouts of the same moment; ``order`` decides between equals."""
+        timer = events.TimerHandle(when, callback, args, self)
         heapq.heappush(self._timers, (when, False, order, timer))
-        await reached
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
         """Cancelled timers stay in the heap and are passed over."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self._failure = context.get("exception") or TrainingError(str(context.get("message")))
-
-
-def _reach(moment: asyncio.Future[None]) -> None:
-    if not moment.done():
-        moment.set_result(None)

@@ -24,6 +24,7 @@ from motley.run.clock import VirtualLoop
 from motley.run.executors.base import Executor, Job
 from motley.run.flights import (
     Aloft,
+    Countdown,
     Event,
     Flock,
     Flying,
@@ -31,6 +32,7 @@ from motley.run.flights import (
     Tally,
     resolve,
     settle,
+    silent,
     stack,
     trained_layers,
     work,
@@ -81,7 +83,7 @@ class SimulatedFederation:
         self.came: Updates | None = None  # what was last handed on or merged in this round
         self._air = Flock()  # dispatched, neither delivered nor given up
         self._inbox = Flock()  # arrived, not yet taken by the protocol
-        self._held: list[tuple[Flying, asyncio.Future[None]]] = []  # delayed until a round begins
+        self._held: list[Flying] = []  # delayed until a round begins
         self._launched = 0
         self._news: asyncio.Future[None] | None = None
         self._ended: list[tuple[Ticket, bool]] = []  # tasks over since the last round's end, and whether they arrived
@@ -191,7 +193,7 @@ class SimulatedFederation:
         timeout = None
         if deadline is not None:
             timeout = max(0.0, mine[0].ticket.dispatched + deadline - self.now)
-        await asyncio.wait([flight.settled for flight in mine], timeout=timeout)
+        await Countdown(mine, self.loop).wait(timeout)
         arrivals: list[Arrival] = []
         for flight in mine:
             if flight.arrival is not None:
@@ -273,7 +275,7 @@ class SimulatedFederation:
     # ------------------------------------------------------------------ what checkpoints need
     def aloft(self) -> list[Aloft]:
         """Everything in the air, in order of dispatch."""
-        held = {flight.number: place for place, (flight, _) in enumerate(self._held)}
+        held = {flight.number: place for place, flight in enumerate(self._held)}
         landed = {flight.number: place for place, flight in enumerate(self._inbox)}
         return [Aloft(f.ticket, f.finish, held.get(f.number), landed.get(f.number), f.landed_at) for f in self._air]
 
@@ -285,8 +287,10 @@ class SimulatedFederation:
         flights = [self._board(one.ticket) for one in aloft]
         for one, flight in sorted(zip(aloft, flights, strict=True), key=lambda pair: pair[0].held or 0):
             flight.finish, flight.landed_at = one.finish, one.landed_at
-            if one.landed is None:
-                self.loop.spawn(self._fly(flight, held=one.held is not None))
+            if one.held is not None:
+                self._hold(flight)
+            elif one.landed is None:
+                self._take_off(flight)
         landed = [(one.landed, flight) for one, flight in zip(aloft, flights, strict=True) if one.landed is not None]
         if landed:
             self._train(self._untrained())
@@ -297,63 +301,68 @@ class SimulatedFederation:
 
     # ------------------------------------------------------------------ the life of a flight
     def _board(self, ticket: Ticket) -> Flying:
-        flight = Flying(ticket, self.loop, self._launched)
+        flight = Flying(ticket, self._launched)
         self._launched += 1
         self._air.append(flight)
         return flight
 
     def _launch(self, ticket: Ticket) -> Flying:
         flight = self._board(ticket)
-        self.loop.spawn(self._fly(flight))
+        self._take_off(flight)
         return flight
 
-    async def _fly(self, flight: Flying, held: bool = False) -> None:
+    def _take_off(self, flight: Flying) -> None:
+        """Sets the moment of landing, unless that can only be known once it is trained; `_train` then does."""
         ticket = flight.ticket
-        silent = ticket.fate.lost or ticket.done <= 0
         if flight.finish is None:
-            if not silent and self._needs_outcome_first:
-                await flight.computed  # trained with everything else in flight when the clock is idle
+            if flight.outcome is None and not silent(ticket) and self._needs_outcome_first:
+                return
             flight.finish = ticket.dispatched + self.charges.duration(ticket, trained_layers(flight))
-        if not held:
-            await self.loop.until(flight.finish, flight.number)
-            if flight.given_up:
-                return
-        if held or (not silent and ticket.round + ticket.fate.delay_rounds > self.round):
-            await self._hold(flight)
-            if flight.given_up:
-                return
-        if silent:
+        self.loop.deliver_at(flight.finish, flight.number, self._come, flight)
+
+    def _come(self, flight: Flying) -> None:
+        """The moment of landing: it lands, is lost, or is held back until a later round begins."""
+        ticket = flight.ticket
+        if flight.given_up:
+            return
+        if silent(ticket):
             self.tally.lost += 1
             self._air.remove(flight)
             self._end(flight, False)
             self._note("lose", ticket)
             settle(flight, False)
+            self._tell()
+        elif ticket.round + ticket.fate.delay_rounds > self.round:
+            self._hold(flight)
         else:
-            if flight.outcome is None:
-                self._train(self._untrained())
-            flight.arrival = self._land(flight)
-            self._inbox.append(flight)
-            self._note("arrive", ticket)
-            settle(flight, True)
+            self._touch_down(flight)
+
+    def _touch_down(self, flight: Flying) -> None:
+        if flight.given_up:
+            return
+        if flight.outcome is None:
+            self._train(self._untrained())
+        flight.arrival = self._land(flight)
+        self._inbox.append(flight)
+        self._note("arrive", flight.ticket)
+        settle(flight, True)
         self._tell()
 
-    async def _hold(self, flight: Flying) -> None:
+    def _hold(self, flight: Flying) -> None:
         """Delayed in transmission by whole rounds: waits until that round begins."""
-        gate: asyncio.Future[None] = self.loop.create_future()
-        self._held.append((flight, gate))
+        self._held.append(flight)
         flight.held = True
         self._note("hold", flight.ticket)
         settle(flight, False)
         self._tell()
-        await gate
 
     def _release(self) -> None:
         waiting, self._held = self._held, []
-        for flight, gate in waiting:
+        for flight in waiting:
             if flight.ticket.round + flight.ticket.fate.delay_rounds <= self.round:
-                gate.set_result(None)
+                self.loop.call_soon(self._touch_down, flight)
             else:
-                self._held.append((flight, gate))
+                self._held.append(flight)
 
     def _tell(self) -> None:
         """Wakes a protocol that waits for news."""
@@ -374,18 +383,19 @@ class SimulatedFederation:
         return bool(waiting)
 
     def _untrained(self) -> list[Flying]:
-        return [f for f in self._air if f.outcome is None and not f.ticket.fate.lost and f.ticket.done > 0]
+        return [flight for flight in self._air if flight.outcome is None and not silent(flight.ticket)]
 
     def _train(self, flights: list[Flying]) -> None:
         outcomes = self.executor.run([self._job(flight.ticket) for flight in flights])
         for flight, outcome in zip(flights, outcomes, strict=True):
             flight.outcome = outcome
-            if not flight.computed.done():
-                flight.computed.set_result(None)
         if self.charges.extra_bytes is None:
             self.charges.extra_bytes = tree_bytes(outcomes[0].extras)
             if self.training.method.has("encode"):
                 self.charges.payload_bytes = tree_bytes(outcomes[0].payload)
+        for flight in flights:
+            if flight.finish is None:
+                self._take_off(flight)
 
     def _job(self, ticket: Ticket) -> Job:
         client = ticket.client
@@ -451,10 +461,8 @@ class SimulatedFederation:
     def _give_up(self, flight: Flying) -> None:
         flight.given_up = True
         self._air.remove(flight)
-        for held, gate in list(self._held):
-            if held is flight:
-                self._held.remove((held, gate))
-                gate.set_result(None)
+        if flight in self._held:
+            self._held.remove(flight)
         self.tally.late += 1
         self._end(flight, False)
         self._note("give up", flight.ticket)

@@ -70,14 +70,14 @@ class Aloft(NamedTuple):
 class Flying:
     """A flight on the virtual clock."""
 
-    def __init__(self, ticket: Ticket, loop: VirtualLoop, number: int) -> None:
+    def __init__(self, ticket: Ticket, number: int) -> None:
         self.ticket = ticket
         self.number = number  # counts dispatches: the order of flights that finish at the same time
         self.client = ticket.client
         self.round = ticket.round
         self.outcome: Outcome | None = None
-        self.computed = loop.create_future()
-        self.settled: asyncio.Future[bool] = loop.create_future()  # True: arrived, False: lost or held back
+        self.settled: bool | None = None  # True: arrived, False: lost or held back
+        self.awaited: Countdown | None = None  # who waits for it to settle
         self.arrival: Arrival | None = None
         self.finish: float | None = None
         self.landed_at: float | None = None
@@ -85,10 +85,10 @@ class Flying:
         self.held = False  # its transmission is delayed; the device is free
 
     def done(self) -> bool:
-        return self.settled.done() and self.arrival is not None
+        return self.settled is not None and self.arrival is not None
 
     def over(self) -> bool:
-        return self.settled.done() or self.given_up
+        return self.settled is not None or self.given_up
 
     def result(self) -> Arrival | None:
         return self.arrival
@@ -153,14 +153,44 @@ def trained_layers(flight: Flying) -> Tensor | None:
     return None if flight.outcome is None else flight.outcome.trained
 
 
+def silent(ticket: Ticket) -> bool:
+    """Whether nothing will come of a task."""
+    return ticket.fate.lost or ticket.done <= 0
+
+
 def resolve(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
 
 
 def settle(flight: Flying, value: bool) -> None:
-    if not flight.settled.done():
-        flight.settled.set_result(value)
+    if flight.settled is None:
+        flight.settled = value
+        if flight.awaited is not None:
+            flight.awaited.one_less()
+
+
+class Countdown:
+    """Waits until several flights have settled."""
+
+    def __init__(self, flights: Sequence[Flying], loop: VirtualLoop) -> None:
+        pending = [flight for flight in flights if flight.settled is None]
+        for flight in pending:
+            flight.awaited = self
+        self._left, self._loop = len(pending), loop
+        self._done: asyncio.Future[None] = loop.create_future()
+
+    def one_less(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            resolve(self._done)
+
+    async def wait(self, seconds: float | None) -> None:
+        """Until all have settled, at most so long."""
+        if self._left:
+            if seconds is not None:
+                self._loop.call_later(seconds, resolve, self._done)
+            await self._done
 
 
 def work(epochs: float, floor: float, affordable: float, partial: bool) -> tuple[float, float]:

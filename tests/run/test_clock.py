@@ -50,28 +50,28 @@ def test_deliveries_come_before_timeouts_of_the_same_moment_and_in_order_of_disp
         await asyncio.sleep(5.0)
         seen.append("timeout")
 
-    async def delivery(number: int) -> None:
-        await loop.until(5.0, number)
-        seen.append(f"delivery {number}")
-
     async def main() -> None:
-        await asyncio.gather(timeout(), delivery(2), delivery(0), delivery(1))
+        for number in (2, 0, 1):
+            loop.deliver_at(5.0, number, seen.append, f"delivery {number}")
+        await timeout()
 
     loop.run(main())
     assert seen == ["delivery 0", "delivery 1", "delivery 2", "timeout"]
 
 
-def test_until_reaches_exactly_that_moment_even_if_it_is_now() -> None:
+def test_a_delivery_comes_at_exactly_that_moment_even_if_it_is_now() -> None:
     loop = make(now=0.1)
+    times: list[float] = []
 
-    async def main() -> list[float]:
-        times = []
+    async def main() -> None:
         for when in (0.1, 0.3, 1.1, 1.1):
-            await loop.until(when, 0)
+            reached = loop.create_future()
+            loop.deliver_at(when, 0, reached.set_result, None)
+            await reached
             times.append(loop.time())
-        return times
 
-    assert loop.run(main()) == [0.1, 0.3, 1.1, 1.1]
+    loop.run(main())
+    assert times == [0.1, 0.3, 1.1, 1.1]
 
 
 def test_everything_ready_runs_before_idle_work_and_idle_work_before_time_moves() -> None:
@@ -123,22 +123,6 @@ def test_cancelled_timers_do_not_move_the_clock() -> None:
         return loop.time()
 
     assert loop.run(main()) == 1.0
-
-
-def test_a_failure_in_the_background_ends_the_run() -> None:
-    loop = make()
-
-    async def broken() -> None:
-        await asyncio.sleep(2.0)
-        raise ValueError("a worker died")
-
-    async def main() -> None:
-        loop.spawn(broken())
-        await asyncio.sleep(1000.0)
-
-    with pytest.raises(ValueError, match="a worker died"):
-        loop.run(main())
-    assert loop.time() == 2.0
 
 
 def test_a_failing_callback_ends_the_run() -> None:
