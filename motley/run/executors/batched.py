@@ -153,6 +153,8 @@ class Batched:
         return _together([outcomes[i] for i in range(len(jobs))])
 
     def close(self) -> None:
+        for buffers in self._buffers.items.values():
+            buffers.graphs.items.clear()  # they hold the buffers, which hold them
         self._buffers = Cache(8)
         self._traces = Cache(128)
 

@@ -5,8 +5,10 @@ Tracing removes the bookkeeping of `vmap` and `grad` from every call; a captured
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -168,6 +170,18 @@ def _is_view(node: Node) -> bool:
     return any(result.alias_info is not None for result in _schema(node, "returns") or ())
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without garbage collection, which may free another graph; CUDA forbids that while one is recorded."""
+    active = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if active:
+            gc.enable()
+
+
 class Captured:
     """A function without arguments that reads and writes fixed buffers, recorded as a CUDA graph.
 
@@ -184,7 +198,7 @@ class Captured:
                 function()
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        with _no_collection(), torch.cuda.graph(self._graph, pool=pool):
             function()
         undo()
 
