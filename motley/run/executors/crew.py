@@ -18,7 +18,7 @@ from motley.run.executors.batched import Batched, Waste, moved, pick
 from motley.run.executors.pool import Pool, from_wire, to_wire
 
 
-def _serve_together(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
+def _serve_together(pipe: Connection, training: Training, data: FederatedData, starts: Tensor, landing: Tensor) -> None:
     """Receives jobs, trains them together, sends their outcomes and what was computed in vain, again and again."""
     executor = Batched(training, data, "cpu")
     while message := pipe.recv_bytes():

@@ -48,12 +48,15 @@ def _work(serve: Callable[..., None], pipe: Connection, *given: Any) -> None:
     os._exit(0)  # taking the interpreter down in order takes seconds, and there is nothing to save
 
 
-def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor) -> None:
-    """Receives a job, trains it, sends the outcome, again and again."""
+def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor, landing: Tensor) -> None:
+    """Receives a job, trains it, sends the outcome, again and again; changes of weights are left in ``landing``."""
     while message := pipe.recv_bytes():
         job, slot = pickle.loads(message)
         try:
             outcome = run_job(training, data, replace(_unpack(job), start=starts[slot].clone()))
+            if isinstance(outcome.payload, Tensor) and outcome.payload.shape == landing.shape:
+                landing.copy_(outcome.payload)
+                outcome = outcome._replace(payload=None)
             reply: Any = tuple(to_wire(outcome))
         except MotleyError as error:
             reply = error
@@ -84,15 +87,18 @@ class Pool:
         context = multiprocessing.get_context("spawn")
         resource_tracker.ensure_running()  # its start would unblock what `_no_interrupts` blocks
         self.starts = torch.zeros(self.n_slots, training.net.size).share_memory_()
+        landing = torch.zeros(workers, training.net.size).share_memory_()
+        self.landing: dict[Connection, Tensor] = {}  # where each worker leaves its changes
         dataset = data.dataset
         for tensor in (dataset.x, dataset.y):
             tensor.share_memory_()
         self.data = data
         self.pipes: list[Connection] = []
         self.processes = []
-        for _ in range(workers):
+        for row in landing:
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(self.serve, theirs, training, data, self.starts), daemon=True)
+            given = (self.serve, theirs, training, data, self.starts, row)
+            process = context.Process(target=_work, args=given, daemon=True)
             try:
                 with _quiet_threads(), _no_interrupts():
                     process.start()
@@ -104,6 +110,7 @@ class Pool:
                 ) from None
             theirs.close()
             self.pipes.append(ours)
+            self.landing[ours] = row
             self.processes.append(process)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -124,7 +131,10 @@ class Pool:
                 assert isinstance(ready, Connection)
                 index = busy.pop(ready)
                 idle.append(ready)
-                outcomes[index] = Outcome(*from_wire(self._receive(ready, jobs[index])))
+                outcome = Outcome(*from_wire(self._receive(ready, jobs[index])))
+                if outcome.payload is None:
+                    outcome = outcome._replace(payload=self.landing[ready].clone())
+                outcomes[index] = outcome
                 slots.give(jobs[index].start)
         return [outcome for outcome in outcomes if outcome is not None]
 
