@@ -192,7 +192,7 @@ def _one(errand: Errand, work: Callable[[], Finished], told: Told) -> Finished |
     except MotleyError as error:
         told(errand, None, str(error))
     except Exception as error:  # out of memory, a bug in one method: the others go on
-        told(errand, None, f"{type(error).__name__}: {error}")
+        told(errand, None, f"{type(error).__name__}: {error}".splitlines()[0])
     else:
         told(errand, finished, "")
         return finished
