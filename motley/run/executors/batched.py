@@ -25,9 +25,11 @@ from motley.core.errors import InputError
 from motley.core.types import Client, Data, Facts, Tree, stack_rows, stack_trees
 from motley.data.dataset import tensors_to
 from motley.data.federated import FederatedData
-from motley.run.executors import fused, linear
+from motley.nets.client_conv import available
+from motley.run.executors import draws, fused, linear
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
+from motley.run.executors.checked import Checked
 from motley.run.executors.loop import one_thread
 from motley.run.executors.steps import Inputs, Shared, client_axes, first, make_step
 from motley.run.executors.tables import Batches, Counts, Table, ladder
@@ -36,6 +38,9 @@ from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width
 SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this size are kept as float32
 CACHE_BYTES = 1 << 22  # parameters of clients that run together on a CPU, so that they stay in its cache
 BLOCK_BYTES = 1 << 23  # samples fetched at once on a CPU
+
+
+Drawn = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int]  # keys, index, offsets, sizes, steps, batch size
 
 
 class Samples(Data):
@@ -119,7 +124,8 @@ class Batched:
         self.offsets = data.partition.offsets
         self.widest = widest if self.cuda else max(8, min(widest, CACHE_BYTES // (4 * training.net.size)))
         self.compiled = compiled
-        self._fused: bool | None = None  # whether the one-kernel path works here; not known yet
+        self._fused = Checked("training linear models")
+        self._draws = Checked("drawing minibatches")
         self.waste = Waste(0, 0)
         self._traces: Cache[Traced] = Cache(128)
         self._buffers: Cache[Buffers] = Cache(8)
@@ -243,11 +249,9 @@ class Batched:
 
     # ------------------------------------------------------------------ one group, from start to end
     def _run_group(self, group: Group) -> list[Outcome]:
-        batch_size, drawn = self.training.batch_size, (group.keys, self.index, group.offsets, group.sizes)
-        batches = Batches(*drawn, group.steps, batch_size, Counts(group.samples, group.counts))
         with torch.no_grad():
             c = self._begin(group)
-            c = self._train(group, c, batches)
+            c = self._train(group, c)
             made = self._finish(group, c)
         return self._outcomes(group, *made)
 
@@ -308,15 +312,16 @@ class Batched:
         return self._traces.get(key, lambda: Traced(function, *args, compiled=self.compiled))
 
     # ------------------------------------------------------------------ steps
-    def _train(self, group: Group, c: Client, batches: Batches) -> Client:
+    def _train(self, group: Group, c: Client) -> Client:
         k, total = len(group.jobs), max(group.counts)
         self._count(group, total)
         if group.span.first >= group.span.last or total == 0:
             return c
+        drawn = (group.keys, self.index, group.offsets, group.sizes, group.steps, self.training.batch_size)
+        counts = Counts(group.samples, group.counts)
         if self.cuda:
-            drawn = batches.table(0, total, k)
-            done = self._train_fused(group, c, drawn, total)
-            return self._train_captured(group, c, drawn, total) if done is None else done
+            return self._train_on_gpu(group, c, drawn, counts)
+        batches = Batches(*drawn, counts)
         if linear.fits(self.training, self.data):
             descent = linear.Descent(self.training, self.data, c.params, group.facts.lr, group.steps)
             losses = linear.train(descent, batches, self._phases(group, total))
@@ -340,24 +345,27 @@ class Batched:
         params = torch.cat([moving[0], *reversed(parked)]) if parked else moving[0]
         return self._closed(group, c.with_(params=params), losses)
 
-    def _train_fused(self, group: Group, c: Client, batches: Table, total: int) -> Client | None:
-        """The one-kernel path, where it fits. Its first group is trained both ways, and it is only used again if they
-        agree, so that a GPU or compiler on which it does not work costs a moment and no result."""
-        if self._fused is False or not fused.fits(self.training, self.data):
-            return None
-        params = c.params.contiguous().clone()
-        try:
+    def _train_on_gpu(self, group: Group, c: Client, drawn: Drawn, counts: Counts) -> Client:
+        k, total = len(group.jobs), max(group.counts)
+
+        def plain_table() -> Table:
+            return Batches(*drawn, counts).table(0, total, k)
+
+        quick = available()
+        batches = self._draws(lambda: draws.table(*drawn, counts), plain_table, _same_table) if quick else plain_table()
+        if not fused.fits(self.training, self.data):
+            return self._train_captured(group, c, batches, total)
+
+        def at_once() -> Client:
+            params = c.params.contiguous().clone()
             losses = fused.train(self.training, self.data, params, group.facts.lr, group.steps, batches)
-        except Exception:  # whatever a compiler may raise
-            self._fused = False
-            return None
-        if self._fused is None:
-            other = self._train_captured(group, c, batches, total)
+            return self._closed(group, c.with_(params=params), losses)
+
+        def close(one: Client, other: Client) -> bool:
             moved = (other.params - c.start).abs().max()
-            self._fused = bool((params - other.params).abs().max() <= 0.02 * moved + 1e-6)
-            if not self._fused:
-                return other
-        return self._closed(group, c.with_(params=params), losses)
+            return bool((one.params - other.params).abs().max() <= 0.02 * moved + 1e-6)
+
+        return self._fused(at_once, lambda: self._train_captured(group, c, batches, total), close)
 
     def _advance(
         self, group: Group, c: Client, moving: tuple[Tensor, Tree], batches: Batches, losses: Tensor, s: int, last: int
@@ -531,6 +539,11 @@ class Batched:
             strict=True,
         )
         return [Outcome(*row) for row in columns]
+
+
+def _same_table(one: Table, other: Table) -> bool:
+    masks = one.mask is other.mask if one.mask is None or other.mask is None else torch.equal(one.mask, other.mask)
+    return bool(torch.equal(one.rows, other.rows)) and masks
 
 
 def _together(outcomes: list[Outcome]) -> list[Outcome]:
