@@ -6,7 +6,7 @@ direct  `F.conv2d`, which becomes one grouped convolution with the clients as gr
 kernel  the Triton kernels of `client_conv`, on a GPU
 auto    kernel for clients batched on a GPU, direct otherwise
 
-They give the same values and gradients up to rounding. `motley bench conv` compares them on the machine at hand.
+They give the same values and gradients up to rounding.
 """
 
 from __future__ import annotations
