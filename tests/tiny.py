@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Method
+from motley.core.types import Updates
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData, Partition
 from motley.fleet.fleet import Fate, Fates, Fleet
@@ -20,6 +22,16 @@ from motley.run.runner import Result, Run
 
 SIZES = (7, 16, 5, 21, 10, 13)
 CLASSES = 4
+
+
+def updates_of(delta: Tensor, trained: Tensor, **fields: Any) -> Updates:
+    """Updates of round 1 with these changes [K, P] and trained layers [K, L]; everything else is 1 or what is given."""
+    k = len(delta)
+    plain: dict[str, Any] = dict.fromkeys(("n", "loss", "steps", "epochs", "lr", "duration"), torch.ones(k))
+    plain |= {"ids": torch.arange(k), "round": torch.ones(k, dtype=torch.int64), "age": torch.zeros(k)}
+    plain |= {"start": torch.zeros_like(delta), "delta": delta, "trained": trained, "extras": {}}
+    given = {name: torch.tensor(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return Updates(**{**plain, **given})
 
 
 def dataset(n_features: int = 9, n_classes: int = CLASSES, n: int = sum(SIZES), seed: int = 1) -> Dataset:

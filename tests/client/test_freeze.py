@@ -21,6 +21,7 @@ from motley.nets.cost import cost_of, flops
 from motley.nets.zoo import build
 from motley.run.runner import run as run_recipe
 from motley.server.select import reputation, warm_restart
+from tests.tiny import updates_of
 
 NET = Network(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 3)))  # 6, 3, 6 numbers
 
@@ -155,23 +156,8 @@ def updates(
     delta: Tensor, trained: Tensor, duration: list[float] | None = None, width: Tensor | None = None
 ) -> Updates:
     k = len(delta)
-    one = torch.ones(k)
-    return Updates(
-        ids=torch.arange(k),
-        round=torch.ones(k, dtype=torch.int64),
-        age=torch.zeros(k),
-        start=torch.zeros_like(delta),
-        delta=delta,
-        trained=trained,
-        n=torch.tensor([1.0, 3.0])[:k],
-        loss=one,
-        steps=one,
-        epochs=one,
-        lr=one,
-        duration=torch.tensor(duration) if duration else one,
-        extras={},
-        width=width,
-    )
+    seconds = torch.tensor(duration) if duration else torch.ones(k)
+    return updates_of(delta, trained, n=torch.tensor([1.0, 3.0])[:k], duration=seconds, width=width)
 
 
 def at(t: int, cohort: int = 2) -> Round:

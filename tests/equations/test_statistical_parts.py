@@ -18,26 +18,11 @@ from motley.server.merge import effective_steps, normalised_averaging, whole_mod
 from motley.server.server import Server
 from motley.server.step import mix_with_previous
 from tests.equations.small import client, facts, small_experiment, small_network
+from tests.tiny import updates_of
 
 
 def arrived(delta: torch.Tensor, trained: torch.Tensor, n: list[float], steps: list[float]) -> Updates:
-    k = len(n)
-    one = torch.ones(k)
-    return Updates(
-        ids=torch.arange(k),
-        round=torch.ones(k, dtype=torch.int64),
-        age=torch.zeros(k),
-        start=torch.zeros_like(delta),
-        delta=delta,
-        trained=trained,
-        n=torch.tensor(n),
-        loss=one,
-        steps=torch.tensor(steps),
-        epochs=one,
-        lr=one,
-        duration=one,
-        extras={},
-    )
+    return updates_of(delta, trained, n=n, steps=steps)
 
 
 ROUND = Round(1, Key.root(0), 2, 0.0)

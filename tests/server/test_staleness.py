@@ -19,28 +19,14 @@ from motley.server import staleness
 from motley.server.aggregate import layerwise_mean
 from motley.server.step import mix_with_previous
 from tests.protocol.world import Chosen, fleet_of, run_of
+from tests.tiny import updates_of
 
 NET = Network(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
 
 
 def updates(age: list[float], start: list[list[float]], delta: list[list[float]], n: list[float]) -> Updates:
-    k = len(age)
-    one = torch.ones(k)
-    return Updates(
-        ids=torch.arange(k),
-        round=torch.zeros(k, dtype=torch.int64),
-        age=torch.tensor(age),
-        start=torch.tensor(start),
-        delta=torch.tensor(delta),
-        trained=torch.ones(k, 2),
-        n=torch.tensor(n),
-        loss=one,
-        steps=one,
-        epochs=one,
-        lr=one,
-        duration=one,
-        extras={},
-    )
+    number = torch.zeros(len(age), dtype=torch.int64)
+    return updates_of(torch.tensor(delta), torch.ones(len(age), 2), age=age, start=start, n=n, round=number)
 
 
 def at(t: int) -> Round:
