@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
+
+from motley.core.errors import StateError
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -60,3 +64,21 @@ def sha256_of(path: Path) -> str:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A run's directory for this process alone; the system lets go of it when the process ends, however it does."""
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks
+        yield
+        return
+    with (folder / ".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StateError(
+                f"Another process is training the run in {folder}; wait until it ends, or stop it and resume."
+            ) from None
+        yield

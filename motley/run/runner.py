@@ -34,7 +34,7 @@ from motley.run.executors.choice import choose
 from motley.run.experiment import Experiment, initial_params, prepare
 from motley.run.fairness import participation
 from motley.run.federation import SimulatedFederation
-from motley.run.files import write_json, write_text
+from motley.run.files import held, write_json, write_text
 from motley.run.flights import Schedule, Tally
 from motley.run.recipe import Recipe, load
 from motley.run.records import GOALS, Record, environment, read_records, validated
@@ -341,7 +341,8 @@ def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **give
     """Runs a recipe in a new directory."""
     experiment = prepare(recipe, **given)
     begin(recipe, folder)
-    return Run(experiment, folder, observer).go()
+    with held(folder):
+        return Run(experiment, folder, observer).go()
 
 
 def run(
@@ -376,15 +377,16 @@ def resume(folder: str | Path, observer: Observer | None = None, changes: Iterab
     """
     place = Path(folder)
     recipe = open_run(place, changes)
-    if recipe.executor == "auto":
-        recipe = load(recipe, {"executor": checkpoint.read(place / "checkpoint")["executor"]})
-    made = Run(prepare(recipe, **given), place, observer)
-    try:
-        made.take_up()
-    except BaseException:
-        made.executor.close()
-        raise
-    return made.go()
+    with held(place):
+        if recipe.executor == "auto":
+            recipe = load(recipe, {"executor": checkpoint.read(place / "checkpoint")["executor"]})
+        made = Run(prepare(recipe, **given), place, observer)
+        try:
+            made.take_up()
+        except BaseException:
+            made.executor.close()
+            raise
+        return made.go()
 
 
 def read_summary(folder: str | Path) -> dict[str, Any] | None:

@@ -209,6 +209,12 @@ def test_half_a_line_after_the_checkpoint_is_dropped(saved: Path) -> None:
     assert [record.round for record in again(saved, "scaffold").records] == list(range(1, 13))
 
 
+def test_a_run_that_another_process_trains_is_left_alone(saved: Path) -> None:
+    with files.held(saved), pytest.raises(StateError, match="Another process is training the run"):
+        again(saved, "scaffold")
+    again(saved, "scaffold")
+
+
 def test_what_is_not_a_run_is_told(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"is not the directory of a run: there is no recipe\.toml"):
         resume(tmp_path)
