@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from motley.nets.client_conv import available
+from motley.core.kernels import available
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 DEVICE = "cuda" if available() else "cpu"

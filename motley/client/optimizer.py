@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from motley.client.sgd import sgd_
+from motley.core.kernels import available
 from motley.core.registry import Registry, parse
 from motley.core.types import Tree
-from motley.nets.client_conv import available
 
 OPTIMIZERS: Registry[Optimizer] = Registry("optimizer")
 

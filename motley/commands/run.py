@@ -130,7 +130,6 @@ def load_recipes(source: str, changes: list[str], seeds: list[int] | int | None)
 def _start(recipe: Recipe, out: Path, voice: Voice, again: str) -> dict[str, Any]:
     from motley.run.executors import EXECUTORS
     from motley.run.experiment import prepare
-    from motley.run.files import held
     from motley.run.runner import Run, begin, new_folder
 
     experiment = prepare(recipe)  # what cannot be run is refused before anything is written
@@ -140,8 +139,7 @@ def _start(recipe: Recipe, out: Path, voice: Voice, again: str) -> dict[str, Any
     begin(recipe, folder)
 
     def go(observer: Any) -> Any:
-        with held(folder):
-            return Run(experiment, folder, observer).go()
+        return Run(experiment, folder, observer).go()
 
     return _carry_out(go, recipe, folder, voice, again)
 

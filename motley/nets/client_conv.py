@@ -10,28 +10,12 @@ Stride is 1, padding is with zeros. The operations take and give images as [K, B
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-
-@cache
-def available() -> bool:
-    """Whether Triton can be used here."""
-    if not torch.cuda.is_available():
-        return False
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def product_precision() -> str:
-    """How kernels take products: as torch is set to take matrix products."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+from motley.core.kernels import front, product_precision
 
 
 @torch.library.custom_op("motley::conv_block", mutates_args=())
@@ -81,11 +65,6 @@ def conv_weight(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str
 @conv_weight.register_fake
 def _(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str) -> Tensor:
     return x.new_empty(x.shape[0], grad.shape[-1] * (x.shape[-1] * rows * rows + 1))
-
-
-def _front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """The client axis first and real."""
-    return tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
 def _last(images: Tensor) -> Tensor:
@@ -151,7 +130,7 @@ class _BlockGradient(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         x, weight, grad, y, which = (
-            _front(tensor, dim, info.batch_size) for tensor, dim in zip(args[:5], in_dims[:5], strict=True)
+            front(tensor, dim, info.batch_size) for tensor, dim in zip(args[:5], in_dims[:5], strict=True)
         )
         return backwards(x, weight, grad, y, which, *args[5:]), (0, 0, 0)
 
@@ -184,6 +163,6 @@ class ConvBlock(torch.autograd.Function):
         info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int | None]]:
         size = info.batch_size
-        stacked = None if bias is None else _front(bias, in_dims[2], size)
-        y, which = forwards(_front(x, in_dims[0], size), _front(weight, in_dims[1], size), stacked, sizes)
+        stacked = None if bias is None else front(bias, in_dims[2], size)
+        y, which = forwards(front(x, in_dims[0], size), front(weight, in_dims[1], size), stacked, sizes)
         return (y, which), (0, 0 if sizes[1] else None)

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from motley.core.kernels import available, front, product_precision
 from motley.core.vmapped import is_vmapped
-from motley.nets.client_conv import available, product_precision
 
 LEAST_WEIGHTS, LARGEST_BATCH = 1 << 19, 64
 
@@ -69,16 +69,10 @@ def _(x: Tensor, grad: Tensor, precision: str) -> Tensor:
     return x.new_empty(x.shape[0], grad.shape[2], x.shape[2])
 
 
-def _front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """The client axis first and real."""
-    moved = tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return moved.contiguous()
-
-
 def _weights(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     """The client axis first. Clients that lie apart, as in a table of all parameters, are not copied."""
     whole = dim == 0 and tensor.stride()[1:] == (tensor.shape[2], 1)
-    return tensor if whole else _front(tensor, dim, size)
+    return tensor if whole else front(tensor, dim, size).contiguous()
 
 
 class _LinearGradient(torch.autograd.Function):
@@ -101,9 +95,9 @@ class _LinearGradient(torch.autograd.Function):
         info: Any, in_dims: Any, x: Tensor, weight: Tensor, grad: Tensor, to_x: bool
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         k, precision = info.batch_size, product_precision()
-        grad = _front(grad, in_dims[2], k)
+        grad = front(grad, in_dims[2], k).contiguous()
         back = linear_input(grad, _weights(weight, in_dims[1], k), precision) if to_x else x.new_empty(k, 0)
-        return (back, linear_weight(_front(x, in_dims[0], k), grad, precision)), (0, 0)
+        return (back, linear_weight(front(x, in_dims[0], k).contiguous(), grad, precision)), (0, 0)
 
 
 class ClientLinear(torch.autograd.Function):
@@ -129,6 +123,6 @@ class ClientLinear(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
         k = info.batch_size
-        stacked = None if bias is None else _front(bias, in_dims[2], k)
-        args = _front(x, in_dims[0], k), _weights(weight, in_dims[1], k), stacked
+        stacked = None if bias is None else front(bias, in_dims[2], k).contiguous()
+        args = front(x, in_dims[0], k).contiguous(), _weights(weight, in_dims[1], k), stacked
         return linear_forward(*args, product_precision()), 0

@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from motley.core.errors import InputError
+from motley.core.kernels import available
 from motley.core.vmapped import is_vmapped
-from motley.nets.client_conv import ConvBlock, available
+from motley.nets.client_conv import ConvBlock
 
 FORMULATIONS = ("auto", "direct", "kernel")
 _formulation: ContextVar[str] = ContextVar("conv_formulation", default="auto")

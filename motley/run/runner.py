@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -89,6 +90,7 @@ class Run:
         self._begun = time.perf_counter()
         self._saved = time.perf_counter()
         self._last: Scores | None = None
+        self._lock: ExitStack | None = None  # on the directory
 
     def _federation(self) -> SimulatedFederation:
         e, recipe = self.experiment, self.recipe
@@ -133,17 +135,31 @@ class Run:
     def go(self) -> Result:
         """Trains to the end. What is interrupted can be taken up with `resume`."""
         try:
+            self._own()
             if self.fed.round == 0:
                 self._save()
             self.fed.loop.run(_drive(self.experiment.method.protocol, self.fed))
+            return self._finish()
         finally:
-            self.executor.close()
-        return self._finish()
+            self.close()
+
+    def close(self) -> None:
+        """Ends the executor's processes and lets go of the directory."""
+        self.executor.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _own(self) -> None:
+        """Takes the directory for this process alone, unless it has been taken."""
+        if self.folder is not None and self._lock is None:
+            self._lock = ExitStack()
+            self._lock.enter_context(held(self.folder))
 
     def take_up(self) -> None:
         """Goes back to the last checkpoint of this directory."""
         assert self.folder is not None
         assert self._checkpoints is not None
+        self._own()
         content = checkpoint.read(self._checkpoints)
         checkpoint.restore(self.fed, self._checkpoints, content)
         self._wall_before = content["wall"]
@@ -164,10 +180,10 @@ class Run:
                     "(or the server's step)."
                 )
             if self.validation is not None:
-                held = evaluate(self.experiment.net, self.model, self.validation)
+                own = evaluate(self.experiment.net, self.model, self.validation)
                 fed.note(weighted_f1=scores.weighted_f1)
                 fed.note(
-                    **{f"validation_{name}": getattr(held, name) for name in GOALS if getattr(held, name) is not None}
+                    **{f"validation_{name}": getattr(own, name) for name in GOALS if getattr(own, name) is not None}
                 )
         record = Record(
             round=rnd.number,
@@ -341,8 +357,7 @@ def start(recipe: Recipe, folder: Path, observer: Observer | None = None, **give
     """Runs a recipe in a new directory."""
     experiment = prepare(recipe, **given)
     begin(recipe, folder)
-    with held(folder):
-        return Run(experiment, folder, observer).go()
+    return Run(experiment, folder, observer).go()
 
 
 def run(
@@ -377,16 +392,15 @@ def resume(folder: str | Path, observer: Observer | None = None, changes: Iterab
     """
     place = Path(folder)
     recipe = open_run(place, changes)
-    with held(place):
-        if recipe.executor == "auto":
-            recipe = load(recipe, {"executor": checkpoint.read(place / "checkpoint")["executor"]})
-        made = Run(prepare(recipe, **given), place, observer)
-        try:
-            made.take_up()
-        except BaseException:
-            made.executor.close()
-            raise
-        return made.go()
+    if recipe.executor == "auto":
+        recipe = load(recipe, {"executor": checkpoint.read(place / "checkpoint")["executor"]})
+    made = Run(prepare(recipe, **given), place, observer)
+    try:
+        made.take_up()
+    except BaseException:
+        made.close()
+        raise
+    return made.go()
 
 
 def read_summary(folder: str | Path) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from motley.run.executors.trace import Traced
+from motley.run.executors.trace import Traced, _no_collection
 
 
 def written_directly(x: Tensor) -> Tensor:
@@ -58,3 +59,16 @@ def test_what_a_hook_writes_in_place_is_not_folded_away(function: Callable[[Tens
     traced = Traced(vmap(function), x, axes=(0,))
     for width in (4, 2, 4):
         assert torch.equal(traced(x[:width]), expected[:width])
+
+
+def test_nothing_is_collected_while_a_graph_is_recorded() -> None:
+    with _no_collection():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with _no_collection():
+            pass
+        assert not gc.isenabled()  # as it was found
+    finally:
+        gc.enable()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,92 +18,25 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from motley.client.trainer import Outcome, Span, Training, finish, span_of
+from motley.client.trainer import Outcome, Training, finish, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
-from motley.core.errors import InputError
-from motley.core.types import Client, Data, Facts, Tree, stack_rows, stack_trees
-from motley.data.dataset import tensors_to
+from motley.core.kernels import available
+from motley.core.types import Client, Facts, Tree, stack_rows, stack_trees
 from motley.data.federated import FederatedData
-from motley.nets.client_conv import available
 from motley.run.executors import draws, fused, linear
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.checked import Checked
+from motley.run.executors.group import Drawn, Group, Samples, Waste
 from motley.run.executors.loop import one_thread
+from motley.run.executors.place import moved, pick
 from motley.run.executors.steps import Inputs, Shared, client_axes, first, make_step
-from motley.run.executors.tables import Batches, Counts, Table, ladder
+from motley.run.executors.tables import Batches, Counts, Table, ladder, same
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 
-SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this size are kept as float32
 CACHE_BYTES = 1 << 22  # parameters of clients that run together on a CPU, so that they stay in its cache
 BLOCK_BYTES = 1 << 23  # samples fetched at once on a CPU
-
-
-Drawn = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int]  # keys, index, offsets, sizes, steps, batch size
-
-
-class Samples(Data):
-    """A client's samples by their rows in the training set, fetched when a hook asks for them."""
-
-    def __init__(self, data: FederatedData, rows: Tensor, client: Tensor, mask: Tensor) -> None:
-        self._data, self._rows, self._client, self._given = data, rows, client, mask
-        self._made: tuple[Tensor, Tensor] | None = None
-        self.touched = False
-
-    def _fetch(self) -> tuple[Tensor, Tensor]:
-        self.touched = True
-        if self._made is None:
-            self._made = self._data.gather(self._rows, self._client.expand(self._rows.shape))
-        return self._made
-
-    @property
-    def x(self) -> Tensor:
-        return self._fetch()[0]
-
-    @property
-    def y(self) -> Tensor:
-        return self._fetch()[1]
-
-    @property
-    def mask(self) -> Tensor | None:
-        self.touched = True
-        return self._given
-
-
-@dataclass
-class Group:
-    """Clients that run together, those with most steps first."""
-
-    jobs: list[Job]
-    span: Span
-    masked: bool  # some layers inside the span are not trained, or parts may freeze layers while training
-    shared: Shared
-    facts: Facts  # leaves [K]
-    start: Tensor  # [P] or [K, P]
-    down: dict[str, Tree]
-    dials: dict[str, dict[str, Tensor]]
-    own: dict[str, Tree] | None
-    keys: Tensor  # [K]
-    offsets: Tensor  # [K] int64, where their samples begin
-    sizes: Tensor  # [K] int64
-    steps: Tensor  # [K] int64
-    per_epoch: Tensor  # [K] int64
-    samples: list[int]  # sizes, on the host
-    counts: list[int]  # steps, on the host
-    epoch_steps: list[int]  # steps per epoch, on the host
-    step: Traced | None = None  # the same for all widths
-
-
-class Waste(NamedTuple):
-    """How much of what was computed was asked for."""
-
-    wanted: int  # sample passes of the jobs
-    computed: int  # sample passes including padding
-
-    @property
-    def share(self) -> float:
-        return 1.0 - self.wanted / max(1, self.computed)
 
 
 class Batched:
@@ -125,7 +58,7 @@ class Batched:
         self.widest = widest if self.cuda else max(8, min(widest, CACHE_BYTES // (4 * training.net.size)))
         self.compiled = compiled
         self._fused = Checked("training linear models")
-        self._draws = Checked("drawing minibatches")
+        self._draws = Checked("drawing minibatches", available())
         self.waste = Waste(0, 0)
         self._traces: Cache[Traced] = Cache(128)
         self._buffers: Cache[Buffers] = Cache(8)
@@ -351,8 +284,7 @@ class Batched:
         def plain_table() -> Table:
             return Batches(*drawn, counts).table(0, total, k)
 
-        quick = available()
-        batches = self._draws(lambda: draws.table(*drawn, counts), plain_table, _same_table) if quick else plain_table()
+        batches = self._draws(lambda: draws.table(*drawn, counts), plain_table, same)
         if not fused.fits(self.training, self.data):
             return self._train_captured(group, c, batches, total)
 
@@ -541,11 +473,6 @@ class Batched:
         return [Outcome(*row) for row in columns]
 
 
-def _same_table(one: Table, other: Table) -> bool:
-    masks = one.mask is other.mask if one.mask is None or other.mask is None else torch.equal(one.mask, other.mask)
-    return bool(torch.equal(one.rows, other.rows)) and masks
-
-
 def _together(outcomes: list[Outcome]) -> list[Outcome]:
     """The same, with their payloads one after the other in one tensor: whoever stacks them then copies nothing."""
     payloads = [outcome.payload for outcome in outcomes]
@@ -575,25 +502,3 @@ def _window_mean(losses: Tensor, window: Tensor, end: Tensor) -> Tensor:
     s = torch.arange(len(losses), device=losses.device)[:, None]
     inside = (s < end) & (s >= end - window)
     return torch.where(inside, losses, 0.0).sum(0) / inside.sum(0).clamp_min(1)
-
-
-def pick(device: str) -> str:
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("device=cuda was asked for, but torch finds no CUDA device; use device=cpu.")
-    return device
-
-
-def moved(data: FederatedData, device: torch.device) -> FederatedData:
-    """The data with its training samples, and what changes them, on a device.
-
-    Samples are scaled beforehand, where they are not too large.
-    """
-    dataset = data.dataset
-    placed = replace(
-        dataset, x=dataset.x.to(device), y=dataset.y.to(device), scaling=tensors_to(dataset.scaling, device)
-    )
-    if dataset.scaling is not None and 4 * dataset.x.numel() <= SCALED_BYTES[device.type]:
-        placed = replace(placed, x=placed.inputs(placed.x), scaling=None)
-    return replace(data, dataset=placed, transforms=tuple(tensors_to(one, device) for one in data.transforms))

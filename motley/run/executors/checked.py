@@ -15,9 +15,9 @@ class Checked:
     A GPU or a compiler on which a kernel does not work then costs a moment and no result.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, possible: bool = True) -> None:
         self.what = what
-        self.works: bool | None = None  # not known yet
+        self.works: bool | None = None if possible else False  # None: not known yet
 
     def __call__(self, quick: Callable[[], T], plain: Callable[[], T], same: Callable[[T, T], bool]) -> T:
         if self.works is False:

@@ -14,7 +14,9 @@ from motley.client.trainer import Outcome, Training
 from motley.core.errors import MotleyError, TrainingError
 from motley.data.federated import FederatedData
 from motley.run.executors.base import EXECUTORS, Job
-from motley.run.executors.batched import Batched, Waste, moved, pick
+from motley.run.executors.batched import Batched
+from motley.run.executors.group import Waste
+from motley.run.executors.place import moved, pick
 from motley.run.executors.pool import Pool, from_wire, to_wire
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from motley.client.optimizer import SGD
 from motley.client.trainer import Training
+from motley.core.kernels import available
 from motley.data.federated import FederatedData
-from motley.nets.client_conv import available
 
 _WITHIN_STEPS = ("trainable", "view", "logits", "penalty", "gradient", "epoch")
 LARGEST_INPUT, MOST_CLASSES, LARGEST_BATCH = 1024, 32, 64

@@ -23,6 +23,12 @@ class Table(NamedTuple):
     mask: Tensor | None  # [S, K, B] float32, None where nothing is padded
 
 
+def same(one: Table, other: Table) -> bool:
+    """Whether two tables are equal number for number."""
+    masks = one.mask is other.mask if one.mask is None or other.mask is None else torch.equal(one.mask, other.mask)
+    return bool(torch.equal(one.rows, other.rows)) and masks
+
+
 class Counts(NamedTuple):
     """Samples and steps of each client, on the host."""
 

@@ -1,0 +1,30 @@
+"""What all Triton kernels share: whether they can run, how they take products, and clients along the first axis."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@cache
+def available() -> bool:
+    """Whether Triton can be used here."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def product_precision() -> str:
+    """How kernels take products: as torch is set to take matrix products."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+
+
+def front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """A tensor inside `vmap` with its client axis first; one without gets it by repetition, which copies nothing."""
+    return tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

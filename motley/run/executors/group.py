@@ -1,0 +1,80 @@
+"""Clients that the batched executor trains together, and how much of what it computes was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from motley.client.trainer import Span
+from motley.core.types import Data, Facts, Tree
+from motley.data.federated import FederatedData
+from motley.run.executors.base import Job
+from motley.run.executors.steps import Shared
+from motley.run.executors.trace import Traced
+
+Drawn = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int]  # keys, index, offsets, sizes, steps, batch size
+
+
+class Samples(Data):
+    """A client's samples by their rows in the training set, fetched when a hook asks for them."""
+
+    def __init__(self, data: FederatedData, rows: Tensor, client: Tensor, mask: Tensor) -> None:
+        self._data, self._rows, self._client, self._given = data, rows, client, mask
+        self._made: tuple[Tensor, Tensor] | None = None
+        self.touched = False
+
+    def _fetch(self) -> tuple[Tensor, Tensor]:
+        self.touched = True
+        if self._made is None:
+            self._made = self._data.gather(self._rows, self._client.expand(self._rows.shape))
+        return self._made
+
+    @property
+    def x(self) -> Tensor:
+        return self._fetch()[0]
+
+    @property
+    def y(self) -> Tensor:
+        return self._fetch()[1]
+
+    @property
+    def mask(self) -> Tensor | None:
+        self.touched = True
+        return self._given
+
+
+@dataclass
+class Group:
+    """Clients that run together, those with most steps first."""
+
+    jobs: list[Job]
+    span: Span
+    masked: bool  # some layers inside the span are not trained, or parts may freeze layers while training
+    shared: Shared
+    facts: Facts  # leaves [K]
+    start: Tensor  # [P] or [K, P]
+    down: dict[str, Tree]
+    dials: dict[str, dict[str, Tensor]]
+    own: dict[str, Tree] | None
+    keys: Tensor  # [K]
+    offsets: Tensor  # [K] int64, where their samples begin
+    sizes: Tensor  # [K] int64
+    steps: Tensor  # [K] int64
+    per_epoch: Tensor  # [K] int64
+    samples: list[int]  # sizes, on the host
+    counts: list[int]  # steps, on the host
+    epoch_steps: list[int]  # steps per epoch, on the host
+    step: Traced | None = None  # the same for all widths
+
+
+class Waste(NamedTuple):
+    """How much of what was computed was asked for."""
+
+    wanted: int  # sample passes of the jobs
+    computed: int  # sample passes including padding
+
+    @property
+    def share(self) -> float:
+        return 1.0 - self.wanted / max(1, self.computed)

@@ -1,0 +1,35 @@
+"""The device of an executor, and the data on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from motley.core.errors import InputError
+from motley.data.dataset import tensors_to
+from motley.data.federated import FederatedData
+
+SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this size are kept as float32
+
+
+def pick(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("device=cuda was asked for, but torch finds no CUDA device; use device=cpu.")
+    return device
+
+
+def moved(data: FederatedData, device: torch.device) -> FederatedData:
+    """The data with its training samples, and what changes them, on a device.
+
+    Samples are scaled beforehand, where they are not too large.
+    """
+    dataset = data.dataset
+    placed = replace(
+        dataset, x=dataset.x.to(device), y=dataset.y.to(device), scaling=tensors_to(dataset.scaling, device)
+    )
+    if dataset.scaling is not None and 4 * dataset.x.numel() <= SCALED_BYTES[device.type]:
+        placed = replace(placed, x=placed.inputs(placed.x), scaling=None)
+    return replace(data, dataset=placed, transforms=tuple(tensors_to(one, device) for one in data.transforms))
