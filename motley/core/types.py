@@ -208,6 +208,7 @@ class Updates:
     duration: Tensor  # [K] seconds from dispatch to arrival, float32
     extras: Mapping[str, Tree]  # what each part's `report` sent up, leaves [K, ...]
     width: Tensor | None = None  # [K] share of each hidden layer's units that was trained; None: all of them
+    whole: bool | None = None  # whether everyone trained every layer, where that is known without a look at `trained`
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])

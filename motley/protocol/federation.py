@@ -30,7 +30,7 @@ class Arrival(NamedTuple):
     extras: dict[str, Tree]
     own: dict[str, Tree]
     n: float
-    loss: float
+    loss: Tensor  # [], where it was computed
     steps: int
     epochs: float
     lr: float

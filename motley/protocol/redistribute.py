@@ -87,7 +87,7 @@ class Walker:
             return {"model": self.model.value.clone()}
         p = self.path
         width = math.nan if p.width is None else p.width
-        numbers = [p.client, p.round, p.n, p.loss, p.steps, p.epochs, p.lr, p.duration, width, self.hops]
+        numbers = [p.client, p.round, p.n, float(p.loss), p.steps, p.epochs, p.lr, p.duration, width, self.hops]
         return {
             "model": self.model.value,
             "delta": p.delta,
@@ -101,9 +101,10 @@ class Walker:
         if "numbers" not in tree:
             return cls(origin)
         client, number, n, loss, steps, epochs, lr, duration, width, hops = tree["numbers"].tolist()
+        told = torch.tensor(loss, dtype=torch.float32, device=tree["delta"].device)
         path = Arrival(
             int(client), int(number), origin, tree["delta"], tree["trained"], tree.get("extras", {}), {},
-            n, loss, int(steps), epochs, lr, duration, None if math.isnan(width) else width,
+            n, told, int(steps), epochs, lr, duration, None if math.isnan(width) else width,
         )  # fmt: skip
         return cls(Weights(tree["model"]), path, int(hops))
 

@@ -53,6 +53,7 @@ class Charges:
         self.extra_bytes: int | None = None  # bytes of an upload beside the trained layers; learned from the first
         self.payload_bytes: int | None = None  # bytes of an encoded update; likewise
         self._quickest = min(float(fleet.flops.max()), FINITE)
+        self._model_bytes = 4 * training.net.size
         self._share_table: dict[float, Tensor] = {}  # width -> share of each layer
         method = training.method
         self._alike = not (method.has("trainable") or method.has("width") or method.adaptive)
@@ -62,8 +63,9 @@ class Charges:
 
     def facts(self, ticket: Ticket) -> FactsRow:
         """What the client knows about itself and its task."""
-        client, size = ticket.client, 4.0 * self.training.net.size
+        client = ticket.client
         n = self.data.partition.size(client)
+        speed = float(self.fleet.flops[client])
         return FactsRow(
             client=client,
             round=ticket.round,
@@ -73,10 +75,10 @@ class Charges:
             epochs=ticket.done,
             steps=float(n_steps(ticket.done, n, self.training.batch_size)),
             limited=float(self.fleet.limited[client]),
-            speed=n * self._whole / float(self.fleet.flops[client]),
-            upload=size / float(self.fleet.up[client]),
-            download=size / float(self.fleet.down[client]),
-            capability=min(float(self.fleet.flops[client]), FINITE) / self._quickest,
+            speed=n * self._whole / speed,
+            upload=self._model_bytes / float(self.fleet.up[client]),
+            download=self._model_bytes / float(self.fleet.down[client]),
+            capability=min(speed, FINITE) / self._quickest,
         )
 
     def trainable(self, ticket: Ticket) -> Tensor:
@@ -109,14 +111,14 @@ class Charges:
         if ticket.down is not self._sent[0]:
             self._sent = (ticket.down, tree_bytes(ticket.down))
         shares = None if self._alike else self.shares(ticket)
-        sizes = self.training.net.layout.layer_sizes
-        parameters = self.training.net.size if shares is None else int((sizes * shares).sum().round())
-        return 4 * parameters + self._sent[1]
+        if shares is None:
+            return self._model_bytes + self._sent[1]
+        return 4 * int((self.training.net.layout.layer_sizes * shares).sum().round()) + self._sent[1]
 
     def upload_bytes(self, ticket: Ticket, trained: Tensor) -> int:
         """The layers that were trained (or what they were encoded into), and what parts report beside them."""
         if self._alike:
-            layers = 4 * self.training.net.size
+            layers = self._model_bytes
         else:
             shares = self.shares(ticket)
             sizes = self.training.net.layout.layer_sizes * trained.cpu()

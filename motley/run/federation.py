@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,7 @@ class SimulatedFederation:
         self.round = 0
         self.tally = Tally()
         self.came: Updates | None = None  # what was last handed on or merged in this round
+        self._doubts: list[tuple[Sequence[Arrival], Tensor]] = []  # updates of this round, and which are finite: [K]
         self._air = Flock()  # dispatched, neither delivered nor given up
         self._inbox = Flock()  # arrived, not yet taken by the protocol
         self._held: list[Flying] = []  # delayed until a round begins
@@ -238,7 +239,8 @@ class SimulatedFederation:
         arrivals = self._sound(arrivals)
         if arrivals:
             self.came = stack(rnd, arrivals)
-            self.server.observe(rnd, self.came)
+            with self._suspicious():
+                self.server.observe(rnd, self.came)
             self._accept(arrivals)
         return arrivals
 
@@ -247,16 +249,20 @@ class SimulatedFederation:
         if not arrivals:
             return
         updates = stack(rnd, arrivals)
+        with self._suspicious():
+            self._merge(rnd, arrivals, updates, observed)
+        if not observed:
+            self._accept(arrivals)
+
+    def _merge(self, rnd: Round, arrivals: Sequence[Arrival], updates: Updates, observed: bool) -> None:
         if not observed:
             self.came = updates
-            self.tally.stale.extend(int(age) for age in updates.age.tolist() if age > 0)
+            self.tally.stale.extend(rnd.number - one.round for one in arrivals if one.round < rnd.number)
             self.server.observe(rnd, updates)
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
         np.add.at(self.heard, [arrival.client for arrival in arrivals], 1)
         if self.trace is not None:
             self.trace.append(Event(self.now, "aggregate", -1, rnd.number))
-        if not observed:
-            self._accept(arrivals)
 
     def preview(self, rnd: Round, arrivals: Sequence[Arrival]) -> Weights:
         if not arrivals:
@@ -398,12 +404,12 @@ class SimulatedFederation:
                 self._take_off(flight)
 
     def _job(self, ticket: Ticket) -> Job:
-        client = ticket.client
+        client, facts = ticket.client, self.charges.facts(ticket)
         return Job(
             client=client,
             start=ticket.start.value,
-            facts=self.charges.facts(ticket),
-            steps=n_steps(ticket.done, self.data.partition.size(client), self.training.batch_size),
+            facts=facts,
+            steps=int(facts.steps),
             key=self._client_keys(ticket.round).fold(client),
             down=ticket.down,
             dials=ticket.dials,
@@ -436,7 +442,7 @@ class SimulatedFederation:
             extras=outcome.extras,
             own=outcome.own,
             n=n,
-            loss=float(outcome.loss),
+            loss=outcome.loss,
             steps=steps,
             epochs=ticket.done,
             lr=ticket.lr,
@@ -453,9 +459,8 @@ class SimulatedFederation:
         self._end(flight, True)
         self.tally.arrived += 1
         self.tally.bytes_up += self.charges.upload_bytes(flight.ticket, arrival.trained)
-        if math.isfinite(arrival.loss) and any(arrival.trained.tolist()):
-            self.tally.loss_sum += arrival.loss * arrival.n
-            self.tally.samples += arrival.n
+        if any(arrival.trained.tolist()):
+            self.tally.losses.append((arrival.loss, arrival.n))
         return arrival
 
     def _give_up(self, flight: Flying) -> None:
@@ -475,7 +480,8 @@ class SimulatedFederation:
         self.tally.dropouts += not arrived
 
     def _conclude(self, rnd: Round) -> None:
-        """Tells parts how tasks ended."""
+        """Refuses a round that took in updates which are not finite; tells parts how tasks ended."""
+        self._assure()
         if self.training.method.has("conclude"):
             rows = [(t, float(arrived)) for t, arrived in self._ended]
             numbers = [(t.assigned, t.floor, t.worked * came, t.done * came) for t, came in rows]
@@ -490,22 +496,41 @@ class SimulatedFederation:
             self.trace.append(Event(self.now, what, ticket.client, ticket.round))
 
     def _sound(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
-        """Refuses updates that are not finite: stops with a sentence, or drops them and counts them lost."""
+        """Updates that are not finite are dropped and counted lost; or they stop the run, by the end of the round.
+
+        To look at them at once would make the host wait for the device that still computes them.
+        """
         if not arrivals:
             return []
         sums = stack_rows([arrival.delta for arrival in arrivals]).sum(1)  # finite only if all of them are
-        fine = torch.isfinite(sums).tolist()
-        good = [arrival for arrival, ok in zip(arrivals, fine, strict=True) if ok]
-        if len(good) < len(arrivals):
-            bad = next(arrival for arrival, ok in zip(arrivals, fine, strict=True) if not ok)
-            if self.schedule.on_bad_update == "stop":
-                raise TrainingError(
-                    f"The update of client {bad.client} in round {bad.round} is not finite (NaN or infinite); "
-                    "lower the learning rate, or drop such updates with on_bad_update=drop."
-                )
-            self.tally.lost += len(arrivals) - len(good)
-            self.tally.arrived -= len(arrivals) - len(good)
+        fine = torch.isfinite(sums)
+        if self.schedule.on_bad_update == "stop":
+            self._doubts.append((arrivals, fine))
+            return list(arrivals)
+        good = [arrival for arrival, ok in zip(arrivals, fine.tolist(), strict=True) if ok]
+        self.tally.lost += len(arrivals) - len(good)
+        self.tally.arrived -= len(arrivals) - len(good)
         return good
+
+    def _assure(self) -> None:
+        """Stops with a sentence where an update was not finite."""
+        doubts, self._doubts = self._doubts, []
+        for arrivals, fine in doubts:
+            for arrival, ok in zip(arrivals, fine.tolist(), strict=True):
+                if not ok:
+                    raise TrainingError(
+                        f"The update of client {arrival.client} in round {arrival.round} is not finite (NaN or "
+                        "infinite); lower the learning rate, or drop such updates with on_bad_update=drop."
+                    )
+
+    @contextmanager
+    def _suspicious(self) -> Iterator[None]:
+        """What goes wrong with updates is blamed on those that are not finite, if there are any."""
+        try:
+            yield
+        except Exception:
+            self._assure()
+            raise
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:

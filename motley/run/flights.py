@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -43,9 +44,15 @@ class Tally:
     stale: list[int] = field(default_factory=list)  # ages of aggregated updates that were not of this round
     bytes_down: int = 0
     bytes_up: int = 0
-    loss_sum: float = 0.0
-    samples: float = 0.0
+    losses: list[tuple[Tensor, float]] = field(default_factory=list)  # training loss and samples of each arrival
     notes: dict[str, Any] = field(default_factory=dict)  # what the protocol or a measurement adds to the record
+
+    def train_loss(self) -> float | None:
+        """The mean over samples, without losses that are not finite; waits for the device that computes them."""
+        values = stack_rows([loss for loss, _ in self.losses]).tolist() if self.losses else []
+        found = [(value, n) for value, (_, n) in zip(values, self.losses, strict=True) if math.isfinite(value)]
+        samples = sum(n for _, n in found)
+        return sum(value * n for value, n in found) / samples if samples else None
 
 
 class Event(NamedTuple):
@@ -127,25 +134,25 @@ def stack(rnd: Round, arrivals: Sequence[Arrival]) -> Updates:
     else:
         start = torch.stack([arrival.start.value for arrival in arrivals])
     ids, number = torch.tensor([[a.client for a in arrivals], [a.round for a in arrivals]]).to(first.device)
-    rows = [(a.n, a.loss, a.steps, a.epochs, a.lr, a.duration, a.width or 0.0) for a in arrivals]
-    n, loss, steps, epochs, lr, duration, width = (
-        torch.tensor(rows, dtype=torch.float32).T.contiguous().to(first.device)
-    )
+    rows = [(a.n, a.steps, a.epochs, a.lr, a.duration, a.width or 0.0, rnd.number - a.round) for a in arrivals]
+    n, steps, epochs, lr, duration, width, age = torch.tensor(rows, dtype=torch.float32).T.contiguous().to(first.device)
+    trained = torch.stack([arrival.trained for arrival in arrivals])
     return Updates(
         ids=ids,
         round=number,
-        age=(rnd.number - number).to(torch.float32),
+        age=age,
         start=start,
         delta=stack_rows([arrival.delta for arrival in arrivals]),
-        trained=torch.stack([arrival.trained for arrival in arrivals]).to(first.device),
+        trained=trained.to(first.device),
         n=n,
-        loss=loss,
+        loss=stack_rows([arrival.loss for arrival in arrivals]).to(first.device),
         steps=steps,
         epochs=epochs,
         lr=lr,
         duration=duration,
         extras={name: stack_trees([arrival.extras[name] for arrival in arrivals]) for name in arrivals[0].extras},
         width=None if arrivals[0].width is None else width,
+        whole=None if trained.is_cuda else bool((trained == 1).all()),
     )
 
 

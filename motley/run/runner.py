@@ -195,7 +195,7 @@ class Run:
             late=tally.late,
             bytes_up=tally.bytes_up,
             bytes_down=tally.bytes_down,
-            train_loss=tally.loss_sum / tally.samples if tally.samples else None,
+            train_loss=tally.train_loss(),
             accuracy=scores.accuracy if scores else None,
             loss=scores.loss if scores else None,
             macro_f1=scores.macro_f1 if scores else None,

@@ -16,18 +16,25 @@ def layerwise_mean(net: Network, params: Tensor, updates: Updates, weights: Tens
 
     params [P], weights [K]. This is the default merge; with all layers trained it is FedAvg's weighted mean.
     """
+    narrow = updates.width is not None and bool((updates.width < 1).any())
+    whole = bool((updates.trained == 1).all()) if updates.whole is None else updates.whole
+    if whole and not narrow:
+        return params + _shares(weights) @ updates.delta
     share = weights[:, None] * updates.trained  # [K, L]
-    if updates.width is not None and bool((updates.width < 1).any()):
+    if narrow:
         return _parameterwise(net, params, updates, net.layout.expand(share))
-    total = share.sum(0)
-    share = torch.where(total > 0, share / total.clamp_min(torch.finfo(share.dtype).tiny), torch.zeros_like(share))
-    if bool((updates.trained == 1).all()):
-        return params + share[:, 0] @ updates.delta
+    share = _shares(share)
     pieces = [
         params[layer.start : layer.stop] + share[:, layer.order] @ updates.delta[:, layer.start : layer.stop]
         for layer in net.layout.layers
     ]
     return torch.cat(pieces)
+
+
+def _shares(weights: Tensor) -> Tensor:
+    """Weights [K, ...] divided by their sum over clients; 0 where that is 0."""
+    total = weights.sum(0)
+    return torch.where(total > 0, weights / total.clamp_min(torch.finfo(weights.dtype).tiny), 0.0)
 
 
 def _parameterwise(net: Network, params: Tensor, updates: Updates, share: Tensor) -> Tensor:

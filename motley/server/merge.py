@@ -22,7 +22,7 @@ def whole_model_mean() -> Part:
     def merge(s: Tree, rnd: Round, params: Tensor, updates: Updates, weights: Tensor) -> Tensor:
         assert rnd.net is not None
         sent = updates.trained.amax(-1, keepdim=True).expand_as(updates.trained)
-        return layerwise_mean(rnd.net, params, replace(updates, trained=sent), weights)
+        return layerwise_mean(rnd.net, params, replace(updates, trained=sent, whole=None), weights)
 
     return Part(merge=merge)
 

@@ -13,7 +13,8 @@ import torch
 from motley.client.trainer import Outcome
 from motley.core.errors import TrainingError
 from motley.core.keys import Key
-from motley.core.part import Method, compose
+from motley.core.part import Method, Part, compose
+from motley.core.types import Round, Tree, Updates
 from motley.fleet.fleet import Fate, Fleet
 from motley.methods import make_method
 from motley.nets.cost import flops
@@ -21,6 +22,7 @@ from motley.protocol.federation import PROTOCOLS, Arrival, Federation
 from motley.run.charges import Ticket
 from motley.run.executors import Job
 from motley.run.federation import EMPTY_ROUND_SECONDS
+from motley.run.flights import Tally
 from motley.run.runner import Run
 from tests import tiny
 
@@ -336,6 +338,25 @@ def test_an_update_that_is_not_finite_stops_the_run_with_a_sentence() -> None:
     run.fed.executor = Poison(spy, {(4, 2)})
     with pytest.raises(TrainingError, match=r"update of client 4 in round 2 is not finite .* on_bad_update=drop"):
         run.go()
+
+
+def test_a_part_that_stumbles_over_such_an_update_is_not_blamed() -> None:
+    def observe(s: Tree, rnd: Round, updates: Updates) -> Tree:
+        assert bool(torch.isfinite(updates.delta).all()), "numbers, please"
+        return s
+
+    method = compose(make_method("fedavg"), Part("strict", observe=observe))
+    run, spy = with_seconds([1.0] * 6, method, rounds=3, cohort=6)
+    run.fed.executor = Poison(spy, {(4, 2)})
+    with pytest.raises(TrainingError, match="update of client 4 in round 2 is not finite"):
+        run.go()
+
+
+def test_the_training_loss_of_a_round_is_the_mean_over_samples_without_what_is_not_finite() -> None:
+    losses = torch.tensor([2.0, math.nan, 4.0])
+    tally = Tally(losses=list(zip(losses.unbind(), [1.0, 5.0, 3.0], strict=True)))
+    assert tally.train_loss() == pytest.approx((2.0 * 1 + 4.0 * 3) / 4)
+    assert Tally().train_loss() is None
 
 
 def test_or_is_dropped_as_if_it_had_been_lost() -> None:

@@ -115,7 +115,8 @@ class Batched:
         return trained
 
     def _assemble(self, jobs: list[Job]) -> Group:
-        span, whole = span_of(self._trainable(jobs[0]))
+        trained = self._trainable(jobs[0])
+        span, whole = span_of(trained)
         jobs = jobs + [replace(jobs[-1], steps=0)] * (self._width(len(jobs)) - len(jobs))
         first = jobs[0]
         shared = Shared(
@@ -140,6 +141,7 @@ class Batched:
         kept = self.training.method.has("keep")
         return Group(
             jobs=jobs,
+            trained=trained,
             span=span,
             masked=not whole or self.training.method.adaptive,
             shared=shared,
@@ -461,13 +463,12 @@ class Batched:
         self, group: Group, payload: Tree, trained: Tensor, extras: Tree, own: Tree, loss: Tensor
     ) -> list[Outcome]:
         real = sum(1 for count in group.counts if count > 0)
-        small = torch.cat([trained, loss[:, None]], 1)[:real].cpu()  # at once: to wait for a GPU takes time
         columns = zip(
             _rows(payload, real),
-            small[:, :-1].unbind(),
+            trained[:real].cpu().unbind() if self.training.method.adaptive else [group.trained] * real,
             _rows(extras, real),
             [_cloned(row) if row else row for row in _rows(own, real)],  # kept for long: no view of all the others
-            small[:, -1].unbind(),
+            loss[:real].unbind(),  # left on the device: whoever asks for it waits
             strict=True,
         )
         return [Outcome(*row) for row in columns]

@@ -50,6 +50,7 @@ class Group:
     """Clients that run together, those with most steps first."""
 
     jobs: list[Job]
+    trained: Tensor  # [L], on the host: the layers that are trained, as far as that is known before
     span: Span
     masked: bool  # some layers inside the span are not trained, or parts may freeze layers while training
     shared: Shared
