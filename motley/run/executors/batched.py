@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from motley.client.optimizer import SGD
 from motley.client.trainer import Outcome, Training, finish, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
@@ -109,9 +110,11 @@ class Batched:
 
     def _trainable(self, job: Job) -> Tensor:
         trained = torch.ones(self.training.net.n_layers)
-        facts = job.facts.tensors()
-        for _, hook in self.training.method.hooks("trainable"):
-            trained = trained * hook(self.training.net, facts)
+        hooks = self.training.method.hooks("trainable")
+        if hooks:
+            facts = job.facts.tensors()
+            for _, hook in hooks:
+                trained = trained * hook(self.training.net, facts)
         return trained
 
     def _assemble(self, jobs: list[Job]) -> Group:
@@ -262,7 +265,7 @@ class Batched:
             losses = linear.train(descent, batches, self._phases(group, total))
             return self._closed(group, c.with_(params=descent.params), losses)
         params = c.params.clone() if self.in_place else c.params
-        moving = (params, tree_map(lambda leaf: leaf.contiguous(), vmap(self.training.optimizer.init)(params)))
+        moving = (params, tree_map(lambda leaf: leaf.contiguous(), self._at_rest(params)))
         parked: list[Tensor] = []
         losses = torch.zeros(total, k, device=self.device)
         s = 0
@@ -300,6 +303,11 @@ class Batched:
             return bool((one.params - other.params).abs().max() <= 0.02 * moved + 1e-6)
 
         return self._fused(at_once, lambda: self._train_captured(group, c, batches, total), close)
+
+    def _at_rest(self, params: Tensor) -> Tree:
+        """The optimizer's state before the first step, stacked."""
+        init = self.training.optimizer.init
+        return init(params) if isinstance(self.training.optimizer, SGD) else vmap(init)(params)
 
     def _advance(
         self, group: Group, c: Client, moving: tuple[Tensor, Tree], batches: Batches, losses: Tensor, s: int, last: int
@@ -420,7 +428,7 @@ class Batched:
     # ------------------------------------------------------------------ the same steps as CUDA graphs
     def _train_captured(self, group: Group, c: Client, batches: Table, total: int) -> Client:
         capacity = (1 << (total - 1).bit_length()) + 4  # capturing runs a step a few times
-        state = vmap(self.training.optimizer.init)(c.params)
+        state = self._at_rest(c.params)
         content = (c, state, batches, group.steps, group.per_epoch)
         padded = batches.mask is not None
         key = (group.span, group.masked, group.shared, capacity, padded, shape_key((content[0], state)))

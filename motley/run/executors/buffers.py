@@ -31,12 +31,9 @@ class Buffers:
     def load(self, content: tuple[Any, ...]) -> None:
         c, state, batches, steps, per_epoch = content
         n = len(batches.rows)
-        torch._foreach_copy_(tree_leaves((self.c, self.state)), tree_leaves((c, state)))
-        self.rows[:n].copy_(batches.rows)
-        if self.mask is not None:
-            self.mask[:n].copy_(batches.mask)
-        self.steps.copy_(steps)
-        self.per_epoch.copy_(per_epoch)
+        mask = None if self.mask is None else self.mask[:n]
+        old = tree_leaves((self.c, self.state, self.rows[:n], mask, self.steps, self.per_epoch))
+        _copy(old, tree_leaves((c, state, batches.rows, batches.mask, steps, per_epoch)))
         self.s.zero_()
 
     def take(self, c: Client, params: Tensor) -> None:
@@ -50,6 +47,20 @@ class Buffers:
         moving = (self.c.params, self.state, self.s, self.losses)
         saved = tree_map(lambda leaf: leaf.clone(), moving)
         return lambda: tree_map(lambda old, new: old.copy_(new), moving, saved)
+
+
+def _copy(old: list[Any], new: list[Any]) -> None:
+    """Copies many tensors with few kernels: torch has one for contiguous tensors of one type."""
+    alike: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
+    for into, given in zip(old, new, strict=True):
+        if not isinstance(into, Tensor):
+            continue
+        plain = into.is_contiguous() and given.is_contiguous() and into.dtype == given.dtype
+        places, values = alike.setdefault(into.dtype if plain else id(into), ([], []))
+        places.append(into)
+        values.append(given)
+    for places, values in alike.values():
+        torch._foreach_copy_(places, values)
 
 
 def _aligned(leaf: Tensor) -> Tensor:
