@@ -19,7 +19,7 @@ def _mix(z):
     return z ^ (z >> 31)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N", "E"])
 def draw(keys, sizes, drawn, N, E, BLOCK: tl.constexpr):
     """drawn[k, e, n]: 64 random bits of key k, epoch e and counter n; the largest number where n is padding."""
     client = tl.program_id(2).to(tl.int64)
@@ -32,7 +32,7 @@ def draw(keys, sizes, drawn, N, E, BLOCK: tl.constexpr):
     tl.store(drawn + (client * E + epoch) * N + n, value, mask=n < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["K", "N", "E", "TOTAL"])
 def lookup(
     order, index, offsets, sizes, steps, rows, mask, K, N, E, TOTAL,
     B: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr,
