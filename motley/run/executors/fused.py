@@ -37,8 +37,21 @@ def fits(training: Training, data: FederatedData) -> bool:
     return is_plain_linear(training, data) and small and data.dataset.x.is_cuda and available()
 
 
-def train(training: Training, data: FederatedData, params: Tensor, lr: Tensor, steps: Tensor, batches: Any) -> Tensor:
-    """Trains K clients in place (params [K, P]) on their minibatches (rows and mask [S, K, B]); losses [S, K]."""
+def _plan(n_inputs: int, exact: bool) -> tuple[int, int]:
+    """In how many groups the kernel takes its (padded) inputs, and its warps: more would leave a thread too few
+    registers. Products take no fewer than 16 inputs; those in three parts ("exact") need fewest registers at 32."""
+    groups = min(32 if exact else 8, n_inputs // 16)
+    return groups, min(8, groups)
+
+
+def train(
+    training: Training, data: FederatedData, params: Tensor, lr: Tensor, steps: Tensor, batches: Any,
+    groups: int | None = None, warps: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Trains K clients in place (params [K, P]) on their minibatches (rows and mask [S, K, B]); losses [S, K].
+
+    ``groups`` and ``warps`` (powers of two) replace what is chosen for the shapes.
+    """
     import triton
 
     from motley.run.executors.fused_kernel import descend
@@ -46,13 +59,15 @@ def train(training: Training, data: FederatedData, params: Tensor, lr: Tensor, s
     rows, mask = batches
     optimizer = training.optimizer
     assert isinstance(optimizer, SGD)
-    n_inputs, classes = training.net.n_features, training.net.n_classes
+    n_inputs, classes, batch = training.net.n_features, training.net.n_classes, rows.shape[2]
     losses = torch.zeros(rows.shape[:2], device=params.device)
     precision = "tf32x3" if training.precision == "float32" else "tf32"
+    wide, tall, deep = (max(16, triton.next_power_of_2(size)) for size in (n_inputs, classes, batch))
+    planned = _plan(wide, precision == "tf32x3")
+    groups, warps = groups or planned[0], warps or planned[1]
     descend[(len(params),)](
-        data.dataset.x.flatten(1), data.dataset.y, rows, rows if mask is None else mask, params, steps, lr, losses,
-        len(params), D=n_inputs, C=classes, B=rows.shape[2], DECAY=optimizer.weight_decay, MASKED=mask is not None,
-        PRECISION=precision, BD=triton.next_power_of_2(n_inputs), BC=max(16, triton.next_power_of_2(classes)),
-        BB=max(16, triton.next_power_of_2(rows.shape[2])), num_warps=8, num_stages=1,
+        data.dataset.x.flatten(1), data.dataset.y[rows], rows, rows if mask is None else mask, params, steps, lr,
+        losses, len(params), D=n_inputs, C=classes, B=batch, DECAY=optimizer.weight_decay, MASKED=mask is not None,
+        PRECISION=precision, G=groups, W=wide // groups, BC=tall, BB=deep, num_warps=warps, num_stages=1,
     )  # fmt: skip
     return losses

@@ -1,4 +1,9 @@
-"""The Triton kernel behind `motley.run.executors.fused`; imported only where it runs."""
+"""The Triton kernel behind `motley.run.executors.fused`; imported only where it runs.
+
+The inputs are dealt to G groups of W, and each warp multiplies the groups that are its own: a batch of products, summed
+over the groups for the logits. Samples pass from registers to the tensor cores through shared memory, which is what
+bounds a step, so that a warp must not read what others read as well.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +12,72 @@ import triton.language as tl
 
 
 @triton.jit
+def _paired(t, G: tl.constexpr, M: tl.constexpr, W: tl.constexpr):
+    """The last axis in another order, with which weights that a product left in registers enter the next as they are.
+
+    Of 8 neighbours, a thread holds two adjacent ones of a product's result but two that are 4 apart of a factor.
+    """
+    return tl.reshape(tl.permute(tl.reshape(t, (G, M, W // 8, 4, 2)), (0, 1, 2, 4, 3)), (G, M, W))
+
+
+@triton.jit
+def _summed(t, G: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+    """The sum over the first axis, each entry by one thread (`tl.sum` would have all warps hold all entries)."""
+    t = tl.permute(t, (1, 2, 0))
+    for i in tl.static_range(G.bit_length() - 1):
+        one, other = tl.split(tl.reshape(t, (M, N, G >> (i + 1), 2)))
+        t = one + other
+    return tl.reshape(t, (M, N))
+
+
+@triton.jit(do_not_specialize=["K"])
 def descend(
-    x, y, rows, mask, models, steps, lr, losses,
+    x, labels, rows, mask, models, steps, lr, losses,
     K, D: tl.constexpr, C: tl.constexpr, B: tl.constexpr, DECAY: tl.constexpr, MASKED: tl.constexpr,
-    PRECISION: tl.constexpr, BD: tl.constexpr, BC: tl.constexpr, BB: tl.constexpr,
+    PRECISION: tl.constexpr, G: tl.constexpr, W: tl.constexpr, BC: tl.constexpr, BB: tl.constexpr,
 ):  # fmt: skip
-    """All steps of one client."""
+    """All steps of one client; the samples of a step are fetched during the step before."""
     client = tl.program_id(0).to(tl.int64)
-    d = tl.arange(0, BD)
+    d = tl.arange(0, G)[:, None, None] * W + tl.arange(0, W)[None, None, :]
     c = tl.arange(0, BC)
     b = tl.arange(0, BB)
     models += client * (C * D + C)
-    held = (c[:, None] < C) & (d[None, :] < D)
-    weight = tl.load(models + c[:, None] * D + d[None, :], mask=held, other=0.0)
-    bias = tl.load(models + C * D + c, mask=c < C, other=0.0)
+    place = c[None, :, None] * D + d
+    held = (c[None, :, None] < C) & (d < D)
+    weight = tl.load(models + place, mask=held, other=0.0)
+    bias = tl.load(models + C * D + c[None, :], mask=c[None, :] < C, other=0.0)
     rate = tl.load(lr + client)
     n = tl.load(steps + client)
     s = n * 0
+    wanted = (b[None, :, None] < B) & (d < D)
+    row = tl.load(rows + client * B + b, mask=(b < B) & (s < n), other=0)
+    inputs = tl.load(x + row[None, :, None] * D + d, mask=wanted, other=0.0)
     while s < n:
         at = (s * K + client) * B + b
-        row = tl.load(rows + at, mask=b < B, other=0)
-        label = tl.load(y + row)
+        row = tl.load(rows + at + K * B, mask=(b < B) & (s + 1 < n), other=0)
+        label = tl.load(labels + at, mask=b < B, other=0)
         if MASKED:  # noqa: SIM108 (Triton)
             counts = tl.load(mask + at, mask=b < B, other=0.0)
         else:
             counts = (b < B).to(tl.float32)
-        inputs = tl.load(x + row[:, None] * D + d[None, :], mask=(b[:, None] < B) & (d[None, :] < D), other=0.0)
-        z = tl.dot(inputs, tl.trans(weight), input_precision=PRECISION) + bias[None, :]
-        z = tl.where(c[None, :] < C, z, -1e30)
+        across = tl.permute(_paired(weight, G, BC, W), (0, 2, 1))
+        parts = tl.dot(_paired(inputs, G, BB, W), across, input_precision=PRECISION)
+        coming = tl.load(x + row[None, :, None] * D + d, mask=wanted, other=0.0)
+        z = tl.where(c[None, :] < C, _summed(parts, G, BB, BC) + bias, -1e30)
         z = z - tl.max(z, 1)[:, None]
         e = tl.exp(z)
-        total = tl.sum(e, 1)
+        total = tl.sum(e, 1)[:, None]
         hit = label[:, None] == c[None, :]
-        size = tl.maximum(tl.sum(counts, 0), 1.0)
-        loss = tl.sum(counts * (tl.log(total) - tl.sum(tl.where(hit, z, 0.0), 1)), 0) / size
-        slope = (e / total[:, None] - hit.to(tl.float32)) * (counts / size)[:, None]
-        to_weight = tl.dot(tl.trans(slope), inputs, input_precision=PRECISION)
-        weight = weight - rate * (to_weight + DECAY * weight)
-        bias = bias - rate * (tl.sum(slope, 0) + DECAY * bias)
-        tl.store(losses + s * K + client, loss)
+        share = (counts / tl.maximum(tl.sum(counts, 0), 1.0))[:, None]
+        slope = e * (share / total) - tl.where(hit, share, 0.0)
+        move = tl.broadcast_to(tl.trans(slope * -rate)[None, :, :], (G, BC, BB))
+        if DECAY != 0:
+            weight = weight * (1 - rate * DECAY)
+            bias = bias * (1 - rate * DECAY)
+        weight = tl.dot(move, inputs, weight, input_precision=PRECISION)
+        bias = bias - rate * tl.sum(slope, 0)[None, :]
+        tl.store(losses + s * K + client, tl.sum(tl.sum(tl.where(hit, share * (tl.log(total) - z), 0.0), 0), 0))
+        inputs = coming
         s += 1
-    tl.store(models + c[:, None] * D + d[None, :], weight, mask=held)
-    tl.store(models + C * D + c, bias, mask=c < C)
+    tl.store(models + place, weight, mask=held)
+    tl.store(models + C * D + c[None, :], bias, mask=c[None, :] < C)
