@@ -58,25 +58,32 @@ def _patches(
 
 @triton.jit
 def _forward_kernel(
-    x, weight, bias, y, which, B, M, SLOPE,
+    x, weight, bias, y, which, B, M, SLOPE, ROW, BIAS_ROW,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     R: tl.constexpr, PAD: tl.constexpr, BIAS: tl.constexpr, POOL: tl.constexpr, LEAKY: tl.constexpr,
+    LAID: tl.constexpr, PLANAR: tl.constexpr,
     PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y[k, m, o] = activation of bias[k, o] + sum over red of patch[k, m, red] * weight[k, o, red]; largest of four."""
+    """y[k, m, o] = activation of bias[k, o] + sum over red of patch[k, m, red] * weight[k, o, red]; largest of four.
+
+    LAID: weights lie as [O, C, R, R]. PLANAR: y lies as [B, O, pixels].
+    """
     N_RED: tl.constexpr = R * R * C
     client = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     o = tl.program_id(1) * BN + tl.arange(0, BN)
     b, oh, ow = _place(m, OH, OW, POOL)
     x += client * B * H * W * C
-    weight += client * CO * N_RED
+    weight += client * ROW
     acc = tl.zeros((BM, BN), dtype=tl.float32)
     for begin in range(0, N_RED, BK):
         red = begin + tl.arange(0, BK)
         patch = _patches(x, b, oh, ow, m < M, begin, H, W, C, R, PAD, BK)
         inside = (red[:, None] < N_RED) & (o[None, :] < CO)
-        taps = tl.load(weight + o[None, :] * N_RED + red[:, None], mask=inside, other=0.0)
+        tap = red
+        if LAID:
+            tap = red % C * (R * R) + red // C
+        taps = tl.load(weight + o[None, :] * N_RED + tap[:, None], mask=inside, other=0.0)
         acc = tl.dot(patch, taps, acc, input_precision=PRECISION)
     if POOL:
         best, index = tl.max(tl.reshape(acc, (BM // 4, 4, BN)), 1, return_indices=True)
@@ -85,10 +92,14 @@ def _forward_kernel(
     else:
         best = acc
     if BIAS:
-        best += tl.load(bias + client * CO + o, mask=o < CO, other=0.0)[None, :]
+        best += tl.load(bias + client * BIAS_ROW + o, mask=o < CO, other=0.0)[None, :]
     if LEAKY:
         best = tl.where(best > 0, best, SLOPE * best)
-    at = (client * M + m[:, None]) * CO + o[None, :]
+    if PLANAR:
+        PIXELS: tl.constexpr = (OH // 2) * (OW // 2) if POOL else OH * OW
+        at = ((client * B + m // PIXELS) * (CO * PIXELS) + m % PIXELS)[:, None] + (o * PIXELS)[None, :]
+    else:
+        at = (client * M + m[:, None]) * CO + o[None, :]
     inside = (m[:, None] < M) & (o[None, :] < CO)
     tl.store(y + at, best, mask=inside)
     if POOL:
@@ -118,6 +129,63 @@ def _spread_kernel(
     if LEAKY:
         g = tl.where(tl.load(y + at, mask=inside, other=0.0) > 0, g, SLOPE * g)
     tl.store(out + i, g, mask=i < N)
+
+
+@triton.jit
+def _planar_spread_kernel(
+    grad, y, which, out, SLOPE, TILES: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    POOL: tl.constexpr, LEAKY: tl.constexpr, BP: tl.constexpr, BO: tl.constexpr,
+):  # fmt: skip
+    """As `_spread_kernel`, from grad, y and which as [K, B, O, pixels]: a tile is 2 x 2 squares (or pixels) x outputs."""
+    image = (tl.program_id(0) // TILES).to(tl.int64)
+    p = tl.program_id(0) % TILES * BP + tl.arange(0, BP)
+    o = tl.program_id(1) * BO + tl.arange(0, BO)
+    if POOL:
+        PH: tl.constexpr = OH // 2
+        PW: tl.constexpr = OW // 2
+        ACROSS: tl.constexpr = (OW + 1) // 2  # squares side by side; the last may lie over the edge
+        DOWN: tl.constexpr = (OH + 1) // 2
+        row = p // ACROSS
+        column = p % ACROSS
+        pixel = p
+        if ACROSS != PW:
+            pixel = row * PW + column
+        inside = (row < PH) & (column < PW)
+    else:
+        PH: tl.constexpr = OH
+        PW: tl.constexpr = OW
+        pixel = p
+        inside = p < OH * OW
+    at = pixel[:, None] + ((image * CO + o) * (PH * PW))[None, :]
+    live = inside[:, None] & (o < CO)[None, :]
+    g = tl.load(grad + at, mask=live, other=0.0)
+    if LEAKY:
+        g = tl.where(tl.load(y + at, mask=live, other=0.0) > 0, g, SLOPE * g)
+    if POOL:
+        chosen = tl.load(which + at, mask=live, other=4).to(tl.int32)
+        for i in tl.static_range(4):
+            oh = row * 2 + i // 2
+            ow = column * 2 + i % 2
+            to = (((image * OH + oh) * OW + ow) * CO)[:, None] + o[None, :]
+            here = (row < DOWN) & (oh < OH) & (ow < OW)
+            tl.store(out + to, tl.where(chosen == i, g, 0.0), mask=here[:, None] & (o < CO)[None, :])
+    else:
+        tl.store(out + ((image * (OH * OW) + p) * CO)[:, None] + o[None, :], g, mask=live)
+
+
+@triton.jit
+def _arrange_kernel(
+    weight, kernel, turned, ROW, CO: tl.constexpr, C: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """From weights [O, C, TAPS] to kernel [O, TAPS, C] and turned [C, TAPS backwards, O]."""
+    N: tl.constexpr = CO * C * TAPS
+    client = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    weight += client * ROW
+    at = (i // (TAPS * C) * C + i % C) * TAPS + i // C % TAPS
+    tl.store(kernel + client * N + i, tl.load(weight + at, mask=i < N, other=0.0), mask=i < N)
+    at = (i % CO * C + i // (TAPS * CO)) * TAPS + (TAPS - 1 - i // CO % TAPS)
+    tl.store(turned + client * N + i, tl.load(weight + at, mask=i < N, other=0.0), mask=i < N)
 
 
 @triton.jit
@@ -186,54 +254,88 @@ def weight_settings(outputs: int, red: int) -> dict[str, int]:
     return {"BM": 128 if red <= 80 else 64, "BK": 64, "num_warps": 4, "num_stages": 1}
 
 
+def arrange(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """See `client_conv.conv_arrange`."""
+    k, outputs, channels, rows, _ = weight.shape
+    kernel = torch.empty(k, outputs, rows, rows, channels, device=weight.device)
+    turned = torch.empty(k, channels, rows, rows, outputs, device=weight.device)
+    _arrange_kernel[(triton.cdiv(weight[0].numel(), 1024), k)](
+        weight, kernel, turned, weight.stride(0), CO=outputs, C=channels, TAPS=rows * rows, BLOCK=1024, num_warps=4
+    )
+    return kernel, turned
+
+
 def forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: bool, slope: float, precision: str
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: bool, slope: float, planar: bool, precision: str
 ) -> tuple[Tensor, Tensor]:
     """See `client_conv.conv_block`."""
     k, batch, height, width, channels = x.shape
     outputs, rows = weight.shape[1:3]
     out_h, out_w = height + 2 * padding - rows + 1, width + 2 * padding - rows + 1
-    shape = (k, batch, out_h // 2, out_w // 2, outputs) if pool else (k, batch, out_h, out_w, outputs)
+    pixels = (out_h // 2, out_w // 2) if pool else (out_h, out_w)
+    shape = (k, batch, outputs, *pixels) if planar else (k, batch, *pixels, outputs)
     y = torch.empty(shape, device=x.device)
     which = torch.empty(shape if pool else (0,), device=x.device, dtype=torch.uint8)
     m = y.numel() // (k * outputs) * (4 if pool else 1)
     settings = {"BN": _block(outputs, 64), **forward_settings(outputs, channels * rows * rows)}
     _forward_kernel[(triton.cdiv(m, settings["BM"]), triton.cdiv(outputs, settings["BN"]), k)](
         x, weight, weight if bias is None else bias, y, which, batch, m, slope,
+        weight.stride(0), 0 if bias is None else bias.stride(0),
         C=channels, H=height, W=width, CO=outputs, OH=out_h, OW=out_w, R=rows, PAD=padding,
-        BIAS=bias is not None, POOL=pool, LEAKY=slope != 1.0, PRECISION=precision, **settings,
+        BIAS=bias is not None, POOL=pool, LEAKY=slope != 1.0, LAID=channels > 1 and weight.stride(4) != 1,
+        PLANAR=planar, PRECISION=precision, **settings,
     )  # fmt: skip
     return y, which
 
 
-def spread(grad: Tensor, y: Tensor, which: Tensor, height: int, width: int, pool: bool, slope: float) -> Tensor:
+def spread(
+    grad: Tensor, y: Tensor, which: Tensor, height: int, width: int, pool: bool, slope: float, planar: bool
+) -> Tensor:
     """See `client_conv.conv_spread`."""
-    k, batch, _, _, outputs = grad.shape
+    k, batch, outputs = *grad.shape[:2], grad.shape[2 if planar else -1]
     out = torch.empty(k, batch, height, width, outputs, device=grad.device)
+    sizes = {"CO": outputs, "OH": height, "OW": width, "POOL": pool, "LEAKY": slope != 1.0}
+    if planar:
+        squares = ((height + 1) // 2) * ((width + 1) // 2) if pool else height * width
+        bp, bo = _block(squares, 32), _block(outputs, 64)
+        tiles = triton.cdiv(squares, bp)
+        _planar_spread_kernel[(k * batch * tiles, triton.cdiv(outputs, bo))](
+            grad, y, which, out, slope, tiles, **sizes, BP=bp, BO=bo, num_warps=4
+        )
+        return out
     _spread_kernel[(triton.cdiv(out.numel(), 1024),)](
-        grad, y, which, out, out.numel(), slope, CO=outputs, OH=height, OW=width, POOL=pool, LEAKY=slope != 1.0,
-        BLOCK=1024, num_warps=4,
-    )  # fmt: skip
+        grad, y, which, out, out.numel(), slope, **sizes, BLOCK=1024, num_warps=4
+    )
     return out
 
 
-def weight_gradient(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str) -> Tensor:
+def _weight_tiles(outputs: int, red: int) -> tuple[int, int, int, dict[str, int]]:
+    """Tiles of one client's weights, and their outputs and red; the rest of the settings."""
+    settings = weight_settings(outputs, red)
+    bn, bk = _block(outputs, 64), _block(red, settings["BK"])
+    return triton.cdiv(outputs, bn) * triton.cdiv(red, bk), bn, bk, settings
+
+
+def weight_split(k: int, m: int, outputs: int, red: int) -> int:
+    """Pixels of a split: enough programs to fill the chip, but no split shorter than a few steps."""
+    tiles, _, _, settings = _weight_tiles(outputs, red)
+    bm = settings["BM"]
+    splits = max(1, min(triton.cdiv(1056, tiles * k), triton.cdiv(m, 8 * bm)))
+    return int(triton.cdiv(triton.cdiv(m, splits), bm) * bm)
+
+
+def weight_gradient(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str, per_split: int) -> Tensor:
     """See `client_conv.conv_weight`."""
     k, batch, height, width, channels = x.shape
     out_h, out_w, outputs = grad.shape[2:]
     m, red = batch * out_h * out_w, channels * rows * rows
-    settings = weight_settings(outputs, red)
-    bn, bk, bm = _block(outputs, 64), _block(red, settings["BK"]), settings["BM"]
-    tiles = triton.cdiv(outputs, bn) * triton.cdiv(red, bk)
-    # Enough programs to fill the chip, but no split shorter than a few steps.
-    splits = max(1, min(triton.cdiv(1056, tiles * k), triton.cdiv(m, 8 * bm)))
-    per_split = triton.cdiv(triton.cdiv(m, splits), bm) * bm
+    tiles, bn, bk, settings = _weight_tiles(outputs, red)
     splits = triton.cdiv(m, per_split)
     partial = torch.empty(splits, k, outputs * (red + 1), device=x.device)
     _weight_kernel[(tiles, splits, k)](
         x, grad, partial, batch, m, k, per_split,
         C=channels, H=height, W=width, CO=outputs, OH=out_h, OW=out_w, R=rows, PAD=padding, PRECISION=precision,
-        PAIRS=precision == "tf32" and red > 80, BM=bm, BN=bn, BK=bk,
+        PAIRS=precision == "tf32" and red > 80, BM=settings["BM"], BN=bn, BK=bk,
         num_warps=settings["num_warps"], num_stages=settings["num_stages"],
     )  # fmt: skip
-    return partial[0] if splits == 1 else partial.sum(0)
+    return partial

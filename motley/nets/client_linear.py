@@ -32,7 +32,7 @@ class Linear(nn.Linear):
 
 @torch.library.custom_op("motley::linear_forward", mutates_args=())
 def linear_forward(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
-    """x [K, B, D], weight [K, O, D] (contiguous for each client), bias [K, O] -> [K, B, O]."""
+    """x [K, B, D], weight [K, O, D] and bias [K, O] (contiguous for each client) -> [K, B, O]."""
     from motley.nets import client_linear_kernels
 
     return client_linear_kernels.forward(x, weight, bias, precision)
@@ -123,6 +123,6 @@ class ClientLinear(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
         k = info.batch_size
-        stacked = None if bias is None else front(bias, in_dims[2], k).contiguous()
+        stacked = None if bias is None else front(bias, in_dims[2], k)
         args = front(x, in_dims[0], k).contiguous(), _weights(weight, in_dims[1], k), stacked
         return linear_forward(*args, product_precision()), 0

@@ -14,7 +14,7 @@ from torch import Tensor
 
 @triton.jit
 def _forward_kernel(
-    x, weight, bias, partial, K, B, CO, D, ROW, PER_SPLIT: tl.constexpr,
+    x, weight, bias, partial, K, B, CO, D, ROW, BIAS_ROW, PER_SPLIT: tl.constexpr,
     BIAS: tl.constexpr, PRECISION: tl.constexpr, BO: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """partial[split, k, b, o] = sum over a split of d of x[k, b, d] * weight[k, o, d]."""
@@ -32,7 +32,7 @@ def _forward_kernel(
         acc = tl.dot(w, inputs, acc, input_precision=PRECISION)
     if BIAS:
         first = (o < CO) & (split == 0)
-        acc += tl.load(bias + client * CO + o, mask=first, other=0.0)[:, None]
+        acc += tl.load(bias + client * BIAS_ROW + o, mask=first, other=0.0)[:, None]
     at = ((split * K + client) * B + b[None, :]) * CO + o[:, None]
     tl.store(partial + at, acc, mask=(b[None, :] < B) & (o[:, None] < CO))
 
@@ -85,6 +85,7 @@ def batch_block(batch: int) -> int:
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> Tensor:
     """See `client_linear.linear_forward`."""
+    bias = bias if bias is None or bias.stride(1) == 1 else bias.contiguous()
     k, batch, inputs = x.shape
     outputs = weight.shape[1]
     block, step = min(128, max(16, triton.next_power_of_2(outputs))), 64
@@ -95,7 +96,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, precision: str) -> T
     partial = torch.empty(splits, k, batch, outputs, device=x.device)
     _forward_kernel[(splits, tiles, k)](
         x, weight, weight if bias is None else bias, partial, k, batch, outputs, inputs,
-        weight.stride(0), per_split,
+        weight.stride(0), 0 if bias is None else bias.stride(0), per_split,
         BIAS=bias is not None, PRECISION=precision, BO=block, BB=batch_block(batch), BD=step,
         num_warps=4, num_stages=4,
     )  # fmt: skip

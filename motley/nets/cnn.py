@@ -59,7 +59,7 @@ class ConvNet(Split):
     def features(self, x: Tensor) -> Tensor:
         for i, pool in enumerate(self.pools, 1):
             layer = self.get_submodule(f"conv{i}")
-            x = layer.block(x, pool, self.slope)  # type: ignore[operator]
+            x = layer.block(x, pool, self.slope, i == len(self.pools))  # type: ignore[operator]
         h = x.flatten(1)
         for i in range(1, self.n_hidden + 1):
             h = F.leaky_relu(self.get_submodule(f"fc{i}")(h), self.slope)

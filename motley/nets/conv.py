@@ -50,17 +50,17 @@ class Conv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         return self._block(input, False, 1.0) if self._by_kernel(input) else super().forward(input)
 
-    def block(self, input: Tensor, pool: bool, slope: float) -> Tensor:
-        """The convolution, 2 x 2 max-pooling if ``pool``, and a leaky ReLU."""
+    def block(self, input: Tensor, pool: bool, slope: float, planar: bool = False) -> Tensor:
+        """The convolution, 2 x 2 max-pooling if ``pool``, and a leaky ReLU. planar: the result is flattened next."""
         if self._by_kernel(input):
-            return self._block(input, pool, slope)
+            return self._block(input, pool, slope, planar and (pool or slope != 1.0))
         y = self(input)  # called, so that hooks see it
         # Pooling before the activation, which keeps the order of values, is the same on a quarter of them.
         return F.leaky_relu(max_pool(y) if pool else y, slope)
 
-    def _block(self, input: Tensor, pool: bool, slope: float) -> Tensor:
-        sizes = (int(self.padding[0]), pool, slope)
-        return cast(tuple[Tensor, Tensor], ConvBlock.apply(input, self.weight, self.bias, sizes))[0]
+    def _block(self, input: Tensor, pool: bool, slope: float, planar: bool = False) -> Tensor:
+        sizes = (int(self.padding[0]), pool, slope, planar)
+        return cast(tuple[Tensor, ...], ConvBlock.apply(input, self.weight, self.bias, sizes))[0]
 
     def _by_kernel(self, input: Tensor) -> bool:
         name = _formulation.get()
