@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from motley.client.sgd import sgd_
-from motley.core.kernels import available
+from motley.core.kernels import usable
 from motley.core.registry import Registry, parse
 from motley.core.types import Tree
 
@@ -46,7 +46,7 @@ class SGD:
         return torch.addcmul(params, grad, lr, value=-1.0), state
 
     def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
-        if params.is_cuda and available():
+        if usable(params):
             sgd_(params, state.get("velocity"), grad, lr, self.momentum, self.weight_decay)
             return
         if self.weight_decay:

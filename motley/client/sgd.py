@@ -28,6 +28,17 @@ def sgd_product_(
     sgd_kernels.by_product(params, velocity, x, grad, lr, momentum, decay, precision)
 
 
+@torch.library.custom_op("motley::sgd_pieces_", mutates_args=("params", "velocity"))
+def sgd_pieces_(
+    params: Tensor, velocity: Tensor | None, grads: list[Tensor], starts: list[int], lr: Tensor, momentum: float,
+    decay: float,
+) -> None:  # fmt: skip
+    """`sgd_` for pieces of params [K, P]: grads[i] [S, K, N], summed over S, is for the N columns from starts[i]."""
+    from motley.client import sgd_kernels
+
+    sgd_kernels.by_pieces(params, velocity, grads, starts, lr, momentum, decay)
+
+
 @sgd_.register_fake
 def _(params: Tensor, velocity: Tensor | None, grad: Tensor, lr: Tensor, momentum: float, decay: float) -> None:
     pass
@@ -37,5 +48,13 @@ def _(params: Tensor, velocity: Tensor | None, grad: Tensor, lr: Tensor, momentu
 def _(
     params: Tensor, velocity: Tensor | None, x: Tensor, grad: Tensor, lr: Tensor, momentum: float, decay: float,
     precision: str,
+) -> None:  # fmt: skip
+    pass
+
+
+@sgd_pieces_.register_fake
+def _(
+    params: Tensor, velocity: Tensor | None, grads: list[Tensor], starts: list[int], lr: Tensor, momentum: float,
+    decay: float,
 ) -> None:  # fmt: skip
     pass

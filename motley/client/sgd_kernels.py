@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -37,6 +39,36 @@ def _plain_kernel(
 
 
 @triton.jit
+def _summed(grad, part, i, inside, PARTS: tl.constexpr, ROWS: tl.constexpr):
+    """A gradient that comes in parts, ``part`` numbers apart; ROWS is a power of two that covers them."""
+    if PARTS == 1:
+        return tl.load(grad + i, mask=inside, other=0.0)
+    s = tl.arange(0, ROWS)
+    at = s.to(tl.int64)[:, None] * part + i[None, :]
+    return tl.sum(tl.load(grad + at, mask=(s < PARTS)[:, None] & inside[None, :], other=0.0), 0)
+
+
+@triton.jit
+def _pieces_kernel(
+    models, velocity, grads, parts, rows, lr, PARAMS_ROW, VELOCITY_ROW, MOMENTUM, DECAY,
+    STARTS: tl.constexpr, SIZES: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr,
+    FIRSTS: tl.constexpr, HAS_MOMENTUM: tl.constexpr, HAS_DECAY: tl.constexpr,
+):  # fmt: skip
+    """Programs FIRSTS[j] to FIRSTS[j + 1] - 1 of a client take piece j, BLOCKS[j] numbers each."""
+    client = tl.program_id(1).to(tl.int64)
+    program = tl.program_id(0)
+    rate = tl.load(lr + client)
+    for j in tl.static_range(len(SIZES)):
+        if (program >= FIRSTS[j]) & (program < FIRSTS[j + 1]):
+            i = (program - FIRSTS[j]) * BLOCKS[j] + tl.arange(0, BLOCKS[j])
+            g = _summed(grads[j] + client * rows[j], parts[j], i, i < SIZES[j], PARTS[j], ROWS[j])
+            _descend(
+                models + client * PARAMS_ROW + STARTS[j], velocity + client * VELOCITY_ROW + STARTS[j], g, i, rate,
+                i < SIZES[j], MOMENTUM, DECAY, HAS_MOMENTUM, HAS_DECAY,
+            )  # fmt: skip
+
+
+@triton.jit
 def _outer_kernel(
     models, velocity, x, grad, lr, B, CO, D, PARAMS_ROW, VELOCITY_ROW, MOMENTUM, DECAY,
     HAS_MOMENTUM: tl.constexpr, HAS_DECAY: tl.constexpr, PRECISION: tl.constexpr,
@@ -60,6 +92,26 @@ def plain(params: Tensor, velocity: Tensor | None, grad: Tensor, lr: Tensor, mom
     _plain_kernel[(triton.cdiv(n, 1024), k)](
         params, moving, grad, lr, n, params.stride(0), moving.stride(0), grad.stride(0), momentum, decay,
         HAS_MOMENTUM=velocity is not None, HAS_DECAY=decay != 0, BLOCK=1024, num_warps=4,
+    )  # fmt: skip
+
+
+def by_pieces(
+    params: Tensor, velocity: Tensor | None, grads: list[Tensor], starts: list[int], lr: Tensor, momentum: float,
+    decay: float,
+) -> None:  # fmt: skip
+    """See `sgd.sgd_pieces_`."""
+    grads = [grad if grad.stride(2) == 1 else grad.contiguous() for grad in grads]
+    moving = params if velocity is None else velocity
+    sizes = [grad.shape[2] for grad in grads]
+    rows = [triton.next_power_of_2(len(grad)) for grad in grads]
+    blocks = [max(16, min(1024, 4096 // each)) for each in rows]
+    firsts = [0, *accumulate(triton.cdiv(n, block) for n, block in zip(sizes, blocks, strict=True))]
+    _pieces_kernel[(firsts[-1], len(params))](
+        params, moving, tuple(grads), tuple(grad.stride(0) for grad in grads), tuple(grad.stride(1) for grad in grads),
+        lr, params.stride(0), moving.stride(0), momentum, decay,
+        STARTS=tuple(starts), SIZES=tuple(sizes), PARTS=tuple(len(grad) for grad in grads), ROWS=tuple(rows),
+        BLOCKS=tuple(blocks), FIRSTS=tuple(firsts), HAS_MOMENTUM=velocity is not None, HAS_DECAY=decay != 0,
+        num_warps=4,
     )  # fmt: skip
 
 

@@ -20,6 +20,11 @@ def available() -> bool:
     return True
 
 
+def usable(tensor: Tensor) -> bool:
+    """Whether Triton's kernels can take a tensor."""
+    return tensor.is_cuda and available()
+
+
 def product_precision() -> str:
     """How kernels take products: as torch is set to take matrix products."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"

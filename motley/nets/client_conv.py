@@ -161,8 +161,7 @@ class _BlockGradient(torch.autograd.Function):
     def forward(
         x: Tensor, weight: Tensor, turned: Tensor, grad: Tensor, y: Tensor, which: Tensor, sizes: Sizes, to_x: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        alone = (tensor[None] for tensor in (x, weight, turned, grad, y, which))
-        found = backwards(*alone, sizes, to_x)
+        found = backwards(x[None], weight[None], turned[None], grad[None], y[None], which[None], sizes, to_x)
         return found[0][0], found[1][0], found[2][0]
 
     @staticmethod
@@ -177,8 +176,10 @@ class _BlockGradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        tensors = (front(tensor, dim, info.batch_size) for tensor, dim in zip(args[:6], in_dims[:6], strict=True))
-        return backwards(*tensors, *args[6:]), (0, 0, 0)
+        x, weight, turned, grad, y, which = (
+            front(tensor, dim, info.batch_size) for tensor, dim in zip(args[:6], in_dims[:6], strict=True)
+        )
+        return backwards(x, weight, turned, grad, y, which, *args[6:]), (0, 0, 0)
 
 
 class ConvBlock(torch.autograd.Function):

@@ -136,26 +136,22 @@ def _planar_spread_kernel(
     grad, y, which, out, SLOPE, TILES: tl.constexpr, CO: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
     POOL: tl.constexpr, LEAKY: tl.constexpr, BP: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """As `_spread_kernel`, from grad, y and which as [K, B, O, pixels]: a tile is 2 x 2 squares (or pixels) x outputs."""
+    """As `_spread_kernel`, from grad, y and which as [K, B, O, pixels]: a tile is squares (or pixels) times outputs."""
     image = (tl.program_id(0) // TILES).to(tl.int64)
     p = tl.program_id(0) % TILES * BP + tl.arange(0, BP)
     o = tl.program_id(1) * BO + tl.arange(0, BO)
+    PH: tl.constexpr = OH // 2 if POOL else OH
+    PW: tl.constexpr = OW // 2 if POOL else OW
+    pixel = p
+    inside = p < PH * PW
     if POOL:
-        PH: tl.constexpr = OH // 2
-        PW: tl.constexpr = OW // 2
         ACROSS: tl.constexpr = (OW + 1) // 2  # squares side by side; the last may lie over the edge
         DOWN: tl.constexpr = (OH + 1) // 2
         row = p // ACROSS
         column = p % ACROSS
-        pixel = p
         if ACROSS != PW:
             pixel = row * PW + column
-        inside = (row < PH) & (column < PW)
-    else:
-        PH: tl.constexpr = OH
-        PW: tl.constexpr = OW
-        pixel = p
-        inside = p < OH * OW
+            inside = (row < PH) & (column < PW)
     at = pixel[:, None] + ((image * CO + o) * (PH * PW))[None, :]
     live = inside[:, None] & (o < CO)[None, :]
     g = tl.load(grad + at, mask=live, other=0.0)

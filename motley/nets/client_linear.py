@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from motley.core.kernels import available, front, product_precision
+from motley.core.kernels import front, product_precision, usable
 from motley.core.vmapped import is_vmapped
 
 LEAST_WEIGHTS, LARGEST_BATCH = 1 << 19, 64
@@ -27,7 +27,7 @@ class Linear(nn.Linear):
 
     def _fits(self, x: Tensor) -> bool:
         large = self.in_features * self.out_features >= LEAST_WEIGHTS and x.dim() == 2 and len(x) <= LARGEST_BATCH
-        return large and x.is_cuda and available() and is_vmapped(self.weight)
+        return large and usable(x) and is_vmapped(self.weight)
 
 
 @torch.library.custom_op("motley::linear_forward", mutates_args=())

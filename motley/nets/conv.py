@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from motley.core.errors import InputError
-from motley.core.kernels import available
+from motley.core.kernels import usable
 from motley.core.vmapped import is_vmapped
 from motley.nets.client_conv import ConvBlock
 
@@ -70,7 +70,7 @@ class Conv2d(nn.Conv2d):
         square = self.kernel_size[0] == self.kernel_size[1] and self.padding_mode == "zeros"
         plain = self.stride == (1, 1) and self.dilation == (1, 1) and self.groups == 1 and input.dim() == 4
         padded = self.padding in ((0, 0), (1, 1), (2, 2)) and int(self.padding[0]) < self.kernel_size[0]
-        return input.is_cuda and available() and square and plain and padded
+        return usable(input) and square and plain and padded
 
 
 def max_pool(x: Tensor) -> Tensor:

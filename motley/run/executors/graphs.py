@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 PRIME = 1_000_003
@@ -20,6 +21,7 @@ aten = torch.ops.aten
 
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.slice.Tensor, aten.alias.default}
 _RESHAPES |= {aten.detach.default}
+_SHAPINGS = {*_RESHAPES, aten.unsqueeze.default, aten.permute.default}
 
 
 def shape_of(node: Any) -> tuple[int, ...] | None:
@@ -28,12 +30,55 @@ def shape_of(node: Any) -> tuple[int, ...] | None:
     return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
-def _is_same(node: Node) -> Any:
+def _kind(node: Any) -> tuple[Any, ...]:
+    """The shape and type of a traced value."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else (node,)
+
+
+def written(module: GraphModule) -> set[Node]:
+    """Tensors that are written in place later on, by themselves or through a view of them."""
+    found: set[Node] = set()
+    waiting = [node.all_input_nodes[0] for node in module.graph.nodes if _schema(node, "is_mutable")]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(node.all_input_nodes[:1] if is_view(node) else [])
+    return found
+
+
+def _schema(node: Node, what: str) -> Any:
+    return getattr(node.target._schema, what) if isinstance(node.target, OpOverload) else None
+
+
+def is_view(node: Node) -> bool:
+    return any(result.alias_info is not None for result in _schema(node, "returns") or ())
+
+
+def _beside_ones(product: Node, touched: set[Node]) -> Any:
+    """The factor that a product repeats, because the other one is all ones."""
+    ones = [_is_ones(factor, touched) for factor in product.args]
+    other = product.args[ones.index(True) - 1] if True in ones else None
+    return other if _kind(other) == _kind(product) and not touched & {product, other} else None
+
+
+def _is_ones(node: Any, touched: set[Node]) -> bool:
+    """Whether a value consists of ones that are never written."""
+    while isinstance(node, Node) and node.target in _SHAPINGS:
+        node = node.args[0]
+    return isinstance(node, Node) and node.target is aten.ones_like.default and node not in touched
+
+
+def _is_same(node: Node, touched: set[Node]) -> Any:
     """The node whose value this one repeats, or None."""
     if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
         return None
     source = node.args[0]
-    if node.target is aten.mul.Scalar and node.args[1] == 1:
+    if node.target is aten.mul.Tensor:
+        return _beside_ones(node, touched)
+    times_one = node.target is aten.mul.Scalar and node.args[1] == 1
+    if times_one or (node.target is aten.permute.default and node.args[1] == sorted(node.args[1])):  # type: ignore[arg-type]
         return source
     if node.target is aten.transpose.int:
         back = source.target is aten.transpose.int and set(source.args[1:]) == set(node.args[1:])
@@ -44,33 +89,14 @@ def _is_same(node: Node) -> Any:
 
 
 def simplify(module: GraphModule) -> None:
-    """Drops reshapes to the shape a tensor has, transpositions there and back, and products with 1."""
+    """Drops reshapes to the shape a tensor has, permutations that change nothing, and products with ones."""
+    touched = written(module)
     for node in list(module.graph.nodes):
-        same = _is_same(node)
+        same = _is_same(node, touched)
         if same is not None:
             node.replace_all_uses_with(same)
             module.graph.erase_node(node)
     module.graph.eliminate_dead_code()
-    module.recompile()
-
-
-def fuse_updates(module: GraphModule) -> None:
-    """Takes the gradient of a large linear layer within the step of SGD that uses it, so that it is never written."""
-    for node in list(module.graph.nodes):
-        if node.target is not torch.ops.motley.sgd_.default:
-            continue
-        params, velocity, grad, lr, momentum, decay = node.args
-        views = [grad]
-        while views[-1].target is aten.view.default:
-            views.append(views[-1].args[0])
-        if views[-1].target is not torch.ops.motley.linear_weight.default or any(len(one.users) > 1 for one in views):
-            continue
-        x, slope, precision = views[-1].args
-        with module.graph.inserting_before(node):
-            fused = (params, velocity, x, slope, lr, momentum, decay, precision)
-            module.graph.call_function(torch.ops.motley.sgd_product_.default, fused)
-        for one in (node, *views):
-            module.graph.erase_node(one)
     module.recompile()
 
 

@@ -20,7 +20,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 from torch.utils._pytree import TreeSpec, _broadcast_to_and_flatten, tree_flatten, tree_unflatten
 
-from motley.run.executors.graphs import PRIME, fuse_updates, quicken, simplify, widen
+from motley.run.executors.graphs import PRIME, quicken, simplify, widen, written
+from motley.run.executors.updates import fuse_updates
 
 T = TypeVar("T")
 
@@ -121,9 +122,9 @@ FOLDED_BYTES = 1 << 26
 def _fold_constants(module: GraphModule) -> None:
     """Computes once what does not depend on the arguments (index tables, constants moved to a device)."""
     known: dict[Node, Any] = {}
-    written = _written(module)
+    touched = written(module)
     for node in list(module.graph.nodes):
-        if node in written:
+        if node in touched:
             continue
         if node.op == "get_attr":
             known[node] = getattr(module, str(node.target))
@@ -148,26 +149,6 @@ def _foldable(node: Node, known: dict[Node, Any]) -> bool:
     assert isinstance(op, OpOverload)
     changes = op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
     return not changes and all(inner in known for inner in node.all_input_nodes)
-
-
-def _written(module: GraphModule) -> set[Node]:
-    """Tensors that are written in place later on, by themselves or through a view of them."""
-    found: set[Node] = set()
-    waiting = [node.all_input_nodes[0] for node in module.graph.nodes if _schema(node, "is_mutable")]
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            waiting.extend(node.all_input_nodes[:1] if _is_view(node) else [])
-    return found
-
-
-def _schema(node: Node, what: str) -> Any:
-    return getattr(node.target._schema, what) if isinstance(node.target, OpOverload) else None
-
-
-def _is_view(node: Node) -> bool:
-    return any(result.alias_info is not None for result in _schema(node, "returns") or ())
 
 
 @contextmanager

@@ -1,0 +1,155 @@
+"""The steps of SGD of a traced graph, taken together.
+
+A step moves the parameters tensor by tensor, or all at once by gradients that were joined into one table. Either way
+the graph is changed so that one kernel moves all of them by gradients where they lie, adding up those that come in
+parts, and the gradient of a large linear layer is taken within its update, so that it is never written.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+
+import motley.client.sgd
+import motley.nets.client_linear  # noqa: F401
+from motley.run.executors.graphs import shape_of
+
+aten = torch.ops.aten
+AT_ONCE, MOST_PARTS = 16, 256  # pieces of one kernel; parts that it adds up
+
+
+class Piece(NamedTuple):
+    """Columns of the parameters from ``start``, and their gradient [K, N]."""
+
+    start: int
+    grad: Node
+    alone: bool  # nothing else uses the gradient
+
+
+def fuse_updates(module: GraphModule) -> None:
+    """Joins updates that follow each other, with nothing but views in between."""
+    run: list[Node] = []
+    for node in list(module.graph.nodes):
+        if node.target is torch.ops.motley.sgd_.default:
+            if run and _targets(run[0]) != _targets(node):
+                _join(module, run)
+                run = []
+            run.append(node)
+        elif run and not _is_view(node):
+            _join(module, run)
+            run = []
+    module.graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _is_view(node: Node) -> bool:
+    if node.target is operator.getitem:
+        return True
+    returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in returns)
+
+
+def _columns(node: Any) -> tuple[Any, int]:
+    """The table of which a node is some columns, and which is the first of them."""
+    start = 0
+    while isinstance(node, Node):
+        source = node.args[0] if node.args else None
+        if node.target is operator.getitem and isinstance(source, Node) and _splits(source):
+            start += sum(source.args[1][: node.args[1]])  # type: ignore[index, arg-type]
+            node = source.args[0]
+        elif node.target is aten.slice.Tensor and len(node.args) == 4 and node.args[1] == 1:
+            start += int(node.args[2])  # type: ignore[arg-type]
+            node = source
+        else:
+            break
+    return node, start
+
+
+def _splits(node: Node) -> bool:
+    return node.target is aten.split_with_sizes.default and node.args[2:] == (1,)
+
+
+def _targets(node: Node) -> tuple[Any, ...]:
+    """What an update moves, and how; updates with equal targets can be joined."""
+    params, velocity, _, *rest = node.args
+    (whole, start), (moving, same) = _columns(params), _columns(velocity)
+    return (whole, moving, *rest) if velocity is None or start == same else (params, velocity, *rest)
+
+
+def _join(module: GraphModule, run: list[Node]) -> None:
+    graph, (params, velocity, *rest) = module.graph, _targets(run[0])
+    pieces: list[Piece] = []
+    for node in run:
+        pieces += _pieces(node, 0 if params is node.args[0] else _columns(node.args[0])[1])
+    if len(pieces) == 1 and _product(pieces[0]) is None:
+        return
+    grads: list[Node] = []
+    starts: list[int] = []
+    with graph.inserting_before(run[-1]):
+        for piece in pieces:
+            size, product = _size(piece.grad), _product(piece)
+            if product is None:
+                grads.append(_parts(graph, piece.grad, size))
+                starts.append(piece.start)
+                continue
+            x, slope, precision = product.args
+            cut = (1, piece.start, piece.start + size)
+            where = [one and graph.call_function(aten.slice.Tensor, (one, *cut)) for one in (params, velocity)]
+            graph.call_function(torch.ops.motley.sgd_product_.default, (*where, x, slope, *rest, precision))
+        for i in range(0, len(grads), AT_ONCE):
+            some = slice(i, i + AT_ONCE)
+            moved = (params, velocity, grads[some], starts[some], *rest)
+            graph.call_function(torch.ops.motley.sgd_pieces_.default, moved)
+    for node in run:
+        graph.erase_node(node)
+
+
+def _size(node: Node) -> int:
+    shape = shape_of(node)
+    assert shape is not None
+    return shape[1]
+
+
+def _stripped(node: Node) -> tuple[Node, bool]:
+    """A node without the views that only shape it anew, and whether each of them has one user."""
+    alone = len(node.users) == 1
+    while node.target is aten.view.default:
+        node = node.args[0]  # type: ignore[assignment]
+        alone = alone and len(node.users) == 1
+    return node, alone
+
+
+def _pieces(update: Node, start: int) -> list[Piece]:
+    """The pieces of an update: one, or as many as its gradient was joined from."""
+    grad: Any = update.args[2]
+    base, alone = _stripped(grad)
+    if base.target is not aten.cat.default or base.args[1:] not in ((1,), (-1,)) or shape_of(base) != shape_of(grad):
+        return [Piece(start, grad, alone)]
+    found = []
+    for one in base.args[0]:  # type: ignore[union-attr]
+        found.append(Piece(start, one, alone and _stripped(one)[1]))  # type: ignore[arg-type]
+        start += _size(one)  # type: ignore[arg-type]
+    return found
+
+
+def _product(piece: Piece) -> Node | None:
+    """The gradient of a large linear layer, where nothing but this update uses it."""
+    base, _ = _stripped(piece.grad)
+    return base if base.target is torch.ops.motley.linear_weight.default and piece.alone else None
+
+
+def _parts(graph: Graph, grad: Node, size: int) -> Node:
+    """A gradient [K, N] as [S, K, N], before a sum where it is one."""
+    base, start = _columns(_stripped(grad)[0])
+    source = base.args[0] if base.target is aten.sum.dim_IntList else None
+    shape, clients = shape_of(source), (shape_of(grad) or (0,))[0]
+    if shape is not None and len(shape) == 3:
+        if base.args[1] == [0] and shape[0] <= MOST_PARTS and shape[1] == clients:
+            return graph.call_function(aten.slice.Tensor, (source, 2, start, start + size))
+        if base.args[1] == [1] and shape[1] <= MOST_PARTS and (shape[0], shape[2]) == (clients, size):
+            return graph.call_function(aten.permute.default, (source, [1, 0, 2]))
+    return graph.call_function(aten.unsqueeze.default, (grad, 0))
