@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, pad
 
+from motley.client.cross_entropy import fits, mean_loss
 from motley.client.optimizer import SGD, Optimizer
 from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
@@ -137,6 +138,8 @@ def _data_term(logits: Tensor, batch: Batch) -> Tensor:
         if batch.mask is None:
             return cross_entropy(logits, batch.y)
         return batch.mean(cross_entropy(logits, batch.y, reduction="none"))
+    if fits(logits, batch):
+        return mean_loss(logits, batch)
     chosen = batch.y.unsqueeze(-1) == torch.arange(logits.shape[-1], device=logits.device)
     return -batch.mean(torch.where(chosen, log_softmax(logits, -1), 0.0).sum(-1))
 
