@@ -25,7 +25,7 @@ from motley.client.trainer import begin as begin_client
 from motley.core.kernels import available
 from motley.core.types import Client, Facts, Tree, stack_rows, stack_trees
 from motley.data.federated import FederatedData
-from motley.run.executors import draws, fused, linear
+from motley.run.executors import draws, fetch, fused, linear
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.checked import Checked
@@ -377,6 +377,8 @@ class Batched:
         step = make_step(self.training, *what, self.in_place)
 
         def whole(moving: Any, drawn: Table, number: Tensor, c: Client, counts: tuple[Tensor, Tensor]) -> Any:
+            if fetch.fits(self.data):
+                return step(moving, fetch.inputs(self.training.net, self.data, c, drawn, number, *counts), c)
             return step(moving, self._inputs(c, drawn, number, *counts), c)
 
         axes = (0, Table(0, None if args[1].mask is None else 0), None, client_axes(args[3], group.shared), 0)  # type: ignore[arg-type]
@@ -461,8 +463,7 @@ class Batched:
             traced = self._step_from_rows(group, args)
             used.append(traced)  # the graph reads its constants
             _, _, loss = traced(*args)
-            buffers.losses[:, :width].index_copy_(0, buffers.s, loss[None])
-            buffers.s.add_(1)
+            fetch.record_(buffers.losses, buffers.s, loss)
 
         return Captured(step, buffers, buffers.snapshot, self._graph_pool)
 

@@ -1,0 +1,93 @@
+"""Steps as a GPU takes them, all kernels included, against the loop executor."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from motley.client import cross_entropy, optimizer
+from motley.core.keys import Key
+from motley.core.part import Method
+from motley.data.dataset import Dataset
+from motley.data.federated import FederatedData
+from motley.methods import make_method
+from motley.nets import client_linear, conv
+from motley.nets.zoo import build
+from motley.run.executors import batched, fetch
+from motley.run.executors.loop import Loop
+from motley.run.experiment import Experiment, prepare
+from motley.run.recipe import Recipe
+from tests import tiny
+from tests.kernels import DEVICE, needs_kernels
+from tests.run.test_batched import Replayed, executor, gap, jobs_of
+
+pytestmark = needs_kernels
+
+
+def experiment(method: Method, model: str, channels: int, sizes: tuple[int, ...] = tiny.SIZES) -> Experiment:
+    flat = tiny.data(sizes, n_features=channels * 64)
+    d, shape = flat.dataset, (channels, 8, 8)
+    x, test_x = d.x.view(-1, *shape), d.test_x.view(-1, *shape)
+    data = FederatedData(Dataset("tiny", x, d.y, test_x, d.test_y, tiny.CLASSES, kind="image"), flat.partition)
+    net = build(model, shape, tiny.CLASSES, 0, Key.root(3))
+    recipe = Recipe(
+        rounds=1, cohort=2, epochs=1, batch_size=4, lr=0.05, optimizer="sgd(momentum=0.5, weight_decay=0.01)"
+    )
+    return prepare(recipe, data=data, net=net, method=method)
+
+
+CASES = [
+    ("fedavg", "cnn_pfl", 3, (8, 4)),
+    ("fedavg", "cnn_rebafl(channels=[4, 6], padding=2)", 1, (7, 5)),
+    ("rebafl", "cnn_rebafl(channels=[4, 6], padding=2)", 3, (7, 5)),
+    ("fedprox(mu=1.0)", "cnn_rebafl(channels=[4, 6], padding=2)", 1, (8, 4)),
+    ("scaffold", "cnn_rebafl(channels=[4, 6], padding=2)", 1, (7, 5)),
+    ("fes", "cnn_rebafl(channels=[4, 6], padding=2)", 1, (7, 5)),
+    ("fedavg", "mlp(hidden=[8])", 3, (7, 5)),
+]
+
+
+@pytest.mark.parametrize(("method", "model", "channels", "sizes"), CASES)
+def test_steps(method: str, model: str, channels: int, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (conv, client_linear, optimizer, cross_entropy, fetch):
+        monkeypatch.setattr(module, "usable", lambda _: True)
+    monkeypatch.setattr(client_linear, "LEAST_WEIGHTS", 1 << 14)
+    monkeypatch.setattr(batched, "Captured", Replayed)
+    e = experiment(make_method(method), model, channels, sizes)
+    jobs = jobs_of(e, steps=(2, 2))
+    made = executor(e, cuda=True, any_width=False)
+    loop = Loop(e.training, e.data).run(jobs)
+    for ours, theirs in zip(found := made.run(jobs), loop, strict=True):
+        assert float(ours.loss) == pytest.approx(float(theirs.loss), rel=1e-4)
+    assert gap(found, loop) < 1e-4
+    names = {str(node.target) for traced in made._traces.items.values() for node in traced._graph.graph.nodes}
+    assert any("motley.fetch" in name for name in names)
+    assert any("motley.cross_entropy" in name for name in names)
+
+
+@pytest.mark.parametrize(("channels", "masked"), [(3, True), (1, False)])
+def test_fetch(channels: int, masked: bool) -> None:
+    x, y = torch.randn(9, channels, 5, 7), torch.arange(9) % 4
+    rows = torch.tensor([[0, 8, 3], [2, 2, 7]])
+    mask = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]) if masked else None
+    number, lr, counts = torch.tensor([5]), torch.tensor([0.1, 0.2]), (torch.tensor([5, 6]), torch.tensor([2, 6]))
+    given = [None if one is None else one.to(DEVICE) for one in (x, y, rows, mask, number, lr, *counts)]
+    samples, labels, share, rate, epoch = fetch.fetch(*given, channels)
+    wanted = x[rows].permute(0, 1, 3, 4, 2).flatten(2)
+    assert torch.equal(samples.cpu(), wanted)
+    assert torch.equal(labels.cpu(), y[rows])
+    assert torch.equal(rate.cpu(), torch.tensor([0.0, 0.2]))
+    assert torch.equal(epoch.cpu(), torch.tensor([2.0, 0.0]))
+    if mask is not None:
+        torch.testing.assert_close(share.cpu(), mask / mask.sum(-1, keepdim=True).clamp_min(1.0))
+
+
+def test_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "usable", lambda _: True)
+    losses, number = torch.zeros(4, 7, device=DEVICE), torch.tensor([1], device=DEVICE)
+    wanted = torch.zeros(4, 7)
+    for step in (1, 2):
+        fetch.record_(losses, number, torch.arange(5.0, device=DEVICE) + step)
+        wanted[step, :5] = torch.arange(5.0) + step
+    assert torch.equal(losses.cpu(), wanted)
+    assert number.tolist() == [3]
