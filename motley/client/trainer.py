@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, pad
+from torch.utils._pytree import tree_map
 
 from motley.client.cross_entropy import fits, mean_loss
 from motley.client.optimizer import SGD, Optimizer
@@ -206,6 +207,15 @@ def move(
     return params, state
 
 
+def measured(training: Training, c: Client, data: Data) -> Client:
+    """The trained client with a note of each part's `measure`: the mean over its minibatches, samples in order."""
+    for name, hook in training.method.hooks("measure"):
+        pieces = zip(data.x.split(training.batch_size), data.y.split(training.batch_size), strict=True)
+        values = [hook(c, Batch(x, y)) for x, y in pieces]
+        c = c.note(name, tree_map(lambda *leaves: torch.stack(leaves).mean(0), *values))
+    return c
+
+
 def finish(training: Training, c: Client, data: Data) -> Outcome:
     """What goes up and what stays after the last step."""
     extras: dict[str, Tree] = {}
@@ -296,7 +306,7 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
         if count:
             c = c.with_(loss=running / count)
     with torch.no_grad():
-        return finish(training, c, data)
+        return finish(training, measured(training, c, data), data)
 
 
 class Descent:

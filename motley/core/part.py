@@ -49,6 +49,7 @@ HOOKS: dict[str, Rule] = {
     "penalty": Rule("client", "SUM", "(c, batch, out) -> scalar", "terms of the loss"),
     "gradient": Rule("client", "CHAIN", "(c, grad) -> grad", "what happens to the gradient"),
     "epoch": Rule("client", "CHAIN", "(c) -> c", "what happens after each local epoch"),
+    "measure": Rule("client", "EACH", "(c, batch) -> tree", "what is averaged over its minibatches after training"),
     "report": Rule("client", "CHAIN", "(c, data) -> (c, extras or None)", "what goes up beside the weights"),
     "encode": Rule("client", "CHAIN", "(c, payload) -> payload", "what is done to the update on the way"),
     "decode": Rule("server", "REVERSE", "(payload) -> payload", "how it is undone, for one update"),
@@ -81,6 +82,7 @@ class Part:
     penalty: Hook | None = None
     gradient: Hook | None = None
     epoch: Hook | None = None
+    measure: Hook | None = None
     report: Hook | None = None
     encode: Hook | None = None
     decode: Hook | None = None

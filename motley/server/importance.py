@@ -44,7 +44,7 @@ def importance(gamma: float = 0.9, floor: float = 0.0, initial: float | None = 1
         return pool.ids[torch.from_numpy(draw(weight, rnd.cohort, floor, rnd.key.fold("select").generator()))]
 
     def report(c: Client, data: Data) -> tuple[Client, Tree]:
-        return c, gradient_score(c, data)
+        return c, c.notes[NAME]
 
     def observe(s: Tree, rnd: Round, updates: Updates) -> Tree:
         score, known = s["score"], s["known"]
@@ -56,7 +56,7 @@ def importance(gamma: float = 0.9, floor: float = 0.0, initial: float | None = 1
         mixed = torch.where(torch.isfinite(mixed), mixed, old)
         return {"score": score.index_put((ids,), mixed), "known": known.index_put((ids,), torch.ones_like(mixed))}
 
-    return Part(init=init, select=select, report=report, observe=observe)
+    return Part(init=init, select=select, measure=squared_gradient, report=report, observe=observe)
 
 
 def _check(gamma: float, floor: float, initial: float | None) -> None:
@@ -68,26 +68,13 @@ def _check(gamma: float, floor: float, initial: float | None) -> None:
         raise InputError(f"The initial score of 'importance' is {initial!r}; it must be a number above 0, or none.")
 
 
-def gradient_score(c: Client, data: Data) -> Tensor:
-    """Mean over a client's minibatches of the squared norm of the loss's gradient at its trained model: 0-d.
+def squared_gradient(c: Client, batch: Batch) -> Tensor:
+    """The squared norm of the loss's gradient at the client's model: 0-d. The loss is cross-entropy alone."""
 
-    The minibatches are the stored samples in order; the loss is cross-entropy alone, without other parts' terms.
-    """
-
-    def loss(params: Tensor, batch: Batch) -> Tensor:
+    def loss(params: Tensor) -> Tensor:
         return batch.mean(cross_entropy(c.net(params, batch.x).logits, batch.y, reduction="none"))
 
-    x, y, every = data.x, data.y, data.mask
-    total = torch.zeros_like(c.loss)
-    count = torch.zeros_like(c.loss)
-    for begin in range(0, y.shape[0], c.batch_size):
-        rows = slice(begin, begin + c.batch_size)
-        mask = None if every is None else every[rows]
-        grad = torch.func.grad(loss)(c.params, Batch(x[rows], y[rows], mask))
-        counts = torch.ones_like(total) if mask is None else (mask.sum() > 0).to(total.dtype)
-        total = total + counts * grad.square().sum()
-        count = count + counts
-    return total / count.clamp_min(1.0)
+    return torch.func.grad(loss)(c.params).square().sum()
 
 
 def draw(score: NDArray[np.float64], k: int, floor: float, rng: np.random.Generator) -> NDArray[np.int64]:

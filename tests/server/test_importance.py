@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from motley.client.trainer import Task, begin
+from motley.client.trainer import Task, begin, measured
 from motley.core.errors import InputError
 from motley.core.keys import Key
-from motley.core.types import Batch, Data, Facts, Pool, Round, Updates
+from motley.core.types import Data, Facts, Pool, Round, Updates
 from motley.methods import make_method
 from motley.run.experiment import prepare
 from motley.run.recipe import load
 from motley.run.runner import Run, run
-from motley.server.importance import draw, gradient_score, importance
+from motley.server.importance import draw, importance
 
 
 def test_draw_follows_the_scores() -> None:
@@ -59,28 +59,29 @@ def test_score_is_the_mean_over_minibatches() -> None:
         assert flat.grad is not None
         norms.append(float(flat.grad.square().sum()))
     with torch.no_grad():
-        assert float(gradient_score(c, Data(x, y))) == pytest.approx(sum(norms) / 3, rel=1e-5)
+        found = measured(e.training, c, Data(x, y)).notes["importance"]
+        assert float(found) == pytest.approx(sum(norms) / 3, rel=1e-5)
 
 
-def test_score_ignores_padding_under_vmap() -> None:
-    e, _, c = _client("radfedi")
-    x, y = (value[:10] for value in (e.data.client(0).x, e.data.client(0).y))
-    filled = torch.cat([x, torch.full((7, *x.shape[1:]), 9.0)])
-    labels = torch.cat([y, torch.zeros(7, dtype=y.dtype)])
-    mask = torch.cat([torch.ones(10), torch.zeros(7)])
+def _scores(executor: str) -> dict[int, float]:
+    """What clients of unequal sizes, some of them not whole minibatches, report in one round."""
+    sizes = "dirichlet(alpha=0.5)"
+    recipe = {"method": "importance", "partition": sizes, "batch_size": 7, "rounds": 1, "cohort": 9, "lr": 0.3}
+    made = Run(prepare(load("digits", {**recipe, "executor": executor, "model": "mlp(hidden=[5])"})), None)
+    seen: dict[int, float] = {}
 
-    def score(params: torch.Tensor, x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return gradient_score(c.with_(params=params), Data(x, y, mask))
+    def spied(rnd: Round, updates: Updates) -> None:
+        seen.update(zip(updates.ids.tolist(), updates.extras["importance"].tolist(), strict=True))
 
-    both = torch.func.vmap(score)(
-        torch.stack([c.params, 2 * c.params]),
-        torch.stack([filled, filled]),
-        torch.stack([labels, labels]),
-        torch.stack([mask, mask]),
-    )
-    alone = [gradient_score(c.with_(params=w), Data(x, y)) for w in (c.params, 2 * c.params)]
-    torch.testing.assert_close(both, torch.stack(alone))
-    assert Batch(x, y).mask is None
+    made.fed.server.observe = spied  # type: ignore[method-assign]
+    made.go()
+    return seen
+
+
+def test_clients_measured_together_report_what_each_reports_alone() -> None:
+    alone, together = _scores("loop"), _scores("batched")
+    assert len(set(alone.values())) == 9
+    assert together == pytest.approx(alone, rel=1e-4)
 
 
 def test_server_averages_scores() -> None:

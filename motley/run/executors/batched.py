@@ -31,6 +31,7 @@ from motley.run.executors.buffers import Buffers
 from motley.run.executors.checked import Checked
 from motley.run.executors.group import Drawn, Group, Samples, Waste
 from motley.run.executors.loop import one_thread
+from motley.run.executors.measure import measured
 from motley.run.executors.place import moved, pick
 from motley.run.executors.steps import Inputs, Shared, client_axes, first, make_step
 from motley.run.executors.tables import Batches, Counts, Table, ladder, same
@@ -190,6 +191,7 @@ class Batched:
         with torch.no_grad():
             c = self._begin(group)
             c = self._train(group, c)
+            c = measured(self.training, self.data, self.index, group, c, self._trace)
             made = self._finish(group, c)
         return self._outcomes(group, *made)
 

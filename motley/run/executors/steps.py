@@ -52,22 +52,27 @@ def client_axes(c: Client, shared: Shared) -> Client:
 
 def first(c: Client, width: int, shared: Shared) -> Client:
     """The first ``width`` of stacked clients."""
+    return taken(c, lambda leaf: leaf[:width], shared)
 
-    def cut(tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf[:width], tree)
+
+def taken(c: Client, take: Callable[[Tensor], Tensor], shared: Shared) -> Client:
+    """Some of stacked clients: what ``take`` makes of each leaf that has a client axis."""
+
+    def some(tree: Any) -> Any:
+        return tree_map(take, tree)
 
     return Client(
-        params=c.params[:width],
-        start=c.start if shared.start else c.start[:width],
-        trained=c.trained[:width],
-        facts=cut(c.facts),
-        key=c.key[:width],
-        epoch=c.epoch[:width],
-        loss=c.loss[:width],
-        down=c.down if shared.down else cut(c.down),
-        own=cut(c.own),
-        notes=cut(c.notes),
-        dials=c.dials if shared.down else cut(c.dials),
+        params=take(c.params),
+        start=c.start if shared.start else take(c.start),
+        trained=take(c.trained),
+        facts=some(c.facts),
+        key=take(c.key),
+        epoch=take(c.epoch),
+        loss=take(c.loss),
+        down=c.down if shared.down else some(c.down),
+        own=some(c.own),
+        notes=some(c.notes),
+        dials=c.dials if shared.down else some(c.dials),
         net=c.net,
         batch_size=c.batch_size,
     )
