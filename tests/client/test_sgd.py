@@ -54,6 +54,22 @@ def by_one_table(params: Tensor, velocity: Tensor, parts: Tensor, slope: Tensor,
     return rate * 1.5
 
 
+def with_slices(params: Tensor, velocity: Tensor, parts: Tensor, slope: Tensor, rate: Tensor) -> Tensor:
+    """Some parameters are used twice: in the model, and as a slice of the whole by what a part adds to the loss."""
+    more = torch.ops.aten.slice_backward(slope.sum(1) ** 2, [2, 56], 1, 50, 56, 1)
+    gradient = more + torch.cat([parts.sum(0), slope.sum(1)], 1)
+    sgd_(params, velocity, gradient, rate, 0.9, 0.01)
+    return rate * 1.5
+
+
+def with_other_slices(params: Tensor, velocity: Tensor, parts: Tensor, slope: Tensor, rate: Tensor) -> Tensor:
+    """A slice that lies across two of the model's tensors: the gradient stays one table."""
+    more = torch.ops.aten.slice_backward(slope.sum(1) ** 2, [2, 56], 1, 47, 53, 1)
+    gradient = more + torch.cat([parts.sum(0), slope.sum(1)], 1)
+    sgd_(params, velocity, gradient, rate, 0.9, 0.01)
+    return rate * 1.5
+
+
 def read_in_between(params: Tensor, velocity: Tensor, parts: Tensor, slope: Tensor, rate: Tensor) -> Tensor:
     sgd_(params[:, :50], velocity[:, :50], parts.sum(0), rate, 0.9, 0.01)
     seen = params.sum(1, keepdim=True)
@@ -61,8 +77,17 @@ def read_in_between(params: Tensor, velocity: Tensor, parts: Tensor, slope: Tens
     return seen
 
 
-@pytest.mark.parametrize(("step", "updates"), [(one_by_one, 1), (by_one_table, 1), (read_in_between, 2)])
-def test_joined(step: object, updates: int) -> None:
+@pytest.mark.parametrize(
+    ("step", "updates", "tables"),
+    [
+        (one_by_one, 1, False),
+        (by_one_table, 1, False),
+        (with_slices, 1, False),
+        (with_other_slices, 1, True),
+        (read_in_between, 2, False),
+    ],
+)
+def test_joined(step: object, updates: int, tables: bool) -> None:
     def fresh() -> tuple[Tensor, ...]:
         parts, slope = drawn(4, 2, 50), drawn(2, 5, 6)
         return drawn(2, 56), drawn(2, 56, seed=1), parts, slope, torch.tensor([[0.1], [0.2]], device=DEVICE)
@@ -71,6 +96,7 @@ def test_joined(step: object, updates: int) -> None:
     traced = Traced(step, *fresh())
     names = [str(node.target) for node in traced._graph.graph.nodes]
     assert sum("sgd_" in name for name in names) == updates
+    assert any("cat" in name for name in names) == tables
     found, wanted = fresh(), fresh()
     torch.testing.assert_close(traced(*found), step(*wanted))
     torch.testing.assert_close(found, wanted)

@@ -23,11 +23,12 @@ AT_ONCE, MOST_PARTS = 16, 256  # pieces of one kernel; parts that it adds up
 
 
 class Piece(NamedTuple):
-    """Columns of the parameters from ``start``, and their gradient [K, N]."""
+    """Columns of the parameters from ``start``, and gradients [K, size] whose sum is theirs."""
 
     start: int
-    grad: Node
-    alone: bool  # nothing else uses the gradient
+    size: int
+    grads: tuple[Node, ...]
+    alone: bool  # there is one, and nothing else uses it
 
 
 def fuse_updates(module: GraphModule) -> None:
@@ -91,13 +92,13 @@ def _join(module: GraphModule, run: list[Node]) -> None:
     starts: list[int] = []
     with graph.inserting_before(run[-1]):
         for piece in pieces:
-            size, product = _size(piece.grad), _product(piece)
+            product = _product(piece)
             if product is None:
-                grads.append(_parts(graph, piece.grad, size))
+                grads.append(_parts(graph, piece))
                 starts.append(piece.start)
                 continue
             x, slope, precision = product.args
-            cut = (1, piece.start, piece.start + size)
+            cut = (1, piece.start, piece.start + piece.size)
             where = [one and graph.call_function(aten.slice.Tensor, (one, *cut)) for one in (params, velocity)]
             graph.call_function(torch.ops.motley.sgd_product_.default, (*where, x, slope, *rest, precision))
         for i in range(0, len(grads), AT_ONCE):
@@ -124,32 +125,69 @@ def _stripped(node: Node) -> tuple[Node, bool]:
 
 
 def _pieces(update: Node, start: int) -> list[Piece]:
-    """The pieces of an update: one, or as many as its gradient was joined from."""
+    """The pieces of an update: one, or those that its gradient was joined from where they lie side by side."""
     grad: Any = update.args[2]
-    base, alone = _stripped(grad)
-    if base.target is not aten.cat.default or base.args[1:] not in ((1,), (-1,)) or shape_of(base) != shape_of(grad):
-        return [Piece(start, grad, alone)]
-    found = []
-    for one in base.args[0]:  # type: ignore[union-attr]
-        found.append(Piece(start, one, alone and _stripped(one)[1]))  # type: ignore[arg-type]
-        start += _size(one)  # type: ignore[arg-type]
-    return found
+    size = _size(grad)
+    whole = Piece(start, size, (grad,), _stripped(grad)[1])
+    terms = _terms(grad, True)
+    if terms is None:
+        return [whole]
+    joined: dict[tuple[int, int], Piece] = {}
+    for term in terms:
+        place = (term.start, term.size)
+        others = joined[place].grads if place in joined else ()
+        joined[place] = Piece(start + term.start, term.size, (*others, *term.grads), term.alone and not others)
+    end = 0
+    for begin, length in sorted(joined):
+        if begin != end:
+            return [whole]
+        end += length
+    return list(joined.values()) if end == size else [whole]
+
+
+def _terms(grad: Node, alone: bool) -> list[Piece] | None:
+    """The columns a gradient was joined from by `cat`, by slices of the parameters, and by adding such gradients up."""
+    base, single = _stripped(grad)
+    alone = alone and single
+    if shape_of(base) != shape_of(grad):
+        return None
+    found: list[Piece] = []
+    if base.target is aten.cat.default and base.args[1:] in ((1,), (-1,)):
+        start = 0
+        for one in base.args[0]:  # type: ignore[union-attr]
+            found.append(Piece(start, _size(one), (one,), alone and _stripped(one)[1]))  # type: ignore[arg-type]
+            start += found[-1].size
+        return found
+    if base.target is aten.slice_backward.default and base.args[2] == 1 and base.args[5] == 1:
+        one, _, _, start, _, _ = base.args  # type: ignore[assignment]
+        return [Piece(start, _size(one), (one,), False)]  # type: ignore[arg-type]
+    if base.target is aten.add.Tensor and not base.kwargs and all(isinstance(one, Node) for one in base.args):
+        for one in base.args:
+            terms = _terms(one, alone)  # type: ignore[arg-type]
+            if terms is None:
+                return None
+            found += terms
+        return found
+    return None
 
 
 def _product(piece: Piece) -> Node | None:
     """The gradient of a large linear layer, where nothing but this update uses it."""
-    base, _ = _stripped(piece.grad)
+    base, _ = _stripped(piece.grads[0])
     return base if base.target is torch.ops.motley.linear_weight.default and piece.alone else None
 
 
-def _parts(graph: Graph, grad: Node, size: int) -> Node:
+def _parts(graph: Graph, piece: Piece) -> Node:
     """A gradient [K, N] as [S, K, N], before a sum where it is one."""
+    grad, *others = piece.grads
+    for other in others:
+        grad = graph.call_function(aten.add.Tensor, (grad, other))
     base, start = _columns(_stripped(grad)[0])
     source = base.args[0] if base.target is aten.sum.dim_IntList else None
     shape, clients = shape_of(source), (shape_of(grad) or (0,))[0]
     if shape is not None and len(shape) == 3:
         if base.args[1] == [0] and shape[0] <= MOST_PARTS and shape[1] == clients:
-            return graph.call_function(aten.slice.Tensor, (source, 2, start, start + size))
-        if base.args[1] == [1] and shape[1] <= MOST_PARTS and (shape[0], shape[2]) == (clients, size):
+            return graph.call_function(aten.slice.Tensor, (source, 2, start, start + piece.size))
+        if base.args[1] == [1] and shape[1] <= MOST_PARTS and (shape[0], shape[2]) == (clients, piece.size):
             return graph.call_function(aten.permute.default, (source, [1, 0, 2]))
     return graph.call_function(aten.unsqueeze.default, (grad, 0))
