@@ -21,8 +21,8 @@ def available() -> bool:
 
 
 def usable(tensor: Tensor) -> bool:
-    """Whether Triton's kernels can take a tensor."""
-    return tensor.is_cuda and available()
+    """Whether Triton's kernels for float32 can take a tensor."""
+    return tensor.is_cuda and tensor.dtype == torch.float32 and available()
 
 
 def product_precision() -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -47,12 +49,18 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "model", "channels", "sizes"), CASES)
-def test_steps(method: str, model: str, channels: int, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels wherever a GPU would run them, and no graphs."""
     for module in (conv, client_linear, optimizer, cross_entropy, fetch):
-        monkeypatch.setattr(module, "usable", lambda _: True)
+        monkeypatch.setattr(module, "usable", lambda tensor: tensor.dtype == torch.float32)
     monkeypatch.setattr(client_linear, "LEAST_WEIGHTS", 1 << 14)
     monkeypatch.setattr(batched, "Captured", Replayed)
+
+
+@pytest.mark.usefixtures("by_kernels")
+@pytest.mark.parametrize(("method", "model", "channels", "sizes"), CASES)
+def test_steps(method: str, model: str, channels: int, sizes: tuple[int, ...]) -> None:
     e = experiment(make_method(method), model, channels, sizes)
     jobs = jobs_of(e, steps=(2, 2))
     made = executor(e, cuda=True, any_width=False)
@@ -63,6 +71,15 @@ def test_steps(method: str, model: str, channels: int, sizes: tuple[int, ...], m
     names = {str(node.target) for traced in made._traces.items.values() for node in traced._graph.graph.nodes}
     assert any("motley.fetch" in name for name in names)
     assert any("motley.cross_entropy" in name for name in names)
+
+
+@pytest.mark.usefixtures("by_kernels")
+def test_bfloat16_takes_no_kernel_for_float32() -> None:
+    e = experiment(make_method("fedavg"), "cnn_rebafl(channels=[4, 6], padding=2)", 1, (7, 5))
+    training = replace(e.training, precision="bf16")
+    jobs = jobs_of(e, steps=(2, 2))
+    found = executor(replace(e, training=training), cuda=True, any_width=False).run(jobs)
+    assert gap(found, Loop(training, e.data).run(jobs)) < 0.1
 
 
 @pytest.mark.parametrize(("channels", "masked"), [(3, True), (1, False)])
