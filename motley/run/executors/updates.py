@@ -62,7 +62,7 @@ def _columns(node: Any) -> tuple[Any, int]:
         if node.target is operator.getitem and isinstance(source, Node) and _splits(source):
             start += sum(source.args[1][: node.args[1]])  # type: ignore[index, arg-type]
             node = source.args[0]
-        elif node.target is aten.slice.Tensor and len(node.args) == 4 and node.args[1] == 1:
+        elif _cuts(node):
             start += int(node.args[2])  # type: ignore[arg-type]
             node = source
         else:
@@ -72,6 +72,11 @@ def _columns(node: Any) -> tuple[Any, int]:
 
 def _splits(node: Node) -> bool:
     return node.target is aten.split_with_sizes.default and node.args[2:] == (1,)
+
+
+def _cuts(node: Node) -> bool:
+    start = node.args[2] if node.target is aten.slice.Tensor and len(node.args) == 4 and node.args[1] == 1 else None
+    return isinstance(start, int) and start >= 0
 
 
 def _targets(node: Node) -> tuple[Any, ...]:
