@@ -224,6 +224,11 @@ def tree_bytes(tree: Tree) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device; a GPU still at work does not make the host wait."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
 def stack_rows(rows: list[Tensor]) -> Tensor:
     """`torch.stack`, without a copy where the rows already lie one after the other in one tensor."""
     first = rows[0]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from motley.client.trainer import Outcome
-from motley.core.types import Round, Updates, stack_rows, stack_trees
+from motley.core.types import Round, Updates, sent, stack_rows, stack_trees
 from motley.protocol.federation import Arrival
 from motley.run.charges import Ticket
 from motley.run.clock import VirtualLoop
@@ -133,9 +133,10 @@ def stack(rnd: Round, arrivals: Sequence[Arrival]) -> Updates:
         start = first.expand(len(arrivals), -1)
     else:
         start = torch.stack([arrival.start.value for arrival in arrivals])
-    ids, number = torch.tensor([[a.client for a in arrivals], [a.round for a in arrivals]]).to(first.device)
+    ids, number = sent(torch.tensor([[a.client for a in arrivals], [a.round for a in arrivals]]), first.device)
     rows = [(a.n, a.steps, a.epochs, a.lr, a.duration, a.width or 0.0, rnd.number - a.round) for a in arrivals]
-    n, steps, epochs, lr, duration, width, age = torch.tensor(rows, dtype=torch.float32).T.contiguous().to(first.device)
+    table = torch.tensor(rows, dtype=torch.float32).T.contiguous()
+    n, steps, epochs, lr, duration, width, age = sent(table, first.device)
     trained = torch.stack([arrival.trained for arrival in arrivals])
     return Updates(
         ids=ids,
@@ -143,7 +144,7 @@ def stack(rnd: Round, arrivals: Sequence[Arrival]) -> Updates:
         age=age,
         start=start,
         delta=stack_rows([arrival.delta for arrival in arrivals]),
-        trained=trained.to(first.device),
+        trained=trained if trained.is_cuda else sent(trained, first.device),
         n=n,
         loss=stack_rows([arrival.loss for arrival in arrivals]).to(first.device),
         steps=steps,

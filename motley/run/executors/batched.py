@@ -23,7 +23,7 @@ from motley.client.trainer import Outcome, Training, finish, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
 from motley.core.kernels import available
-from motley.core.types import Client, Facts, Tree, stack_rows, stack_trees
+from motley.core.types import Client, Facts, Tree, sent, stack_rows, stack_trees
 from motley.data.federated import FederatedData
 from motley.run.executors import draws, fetch, fused, linear
 from motley.run.executors.base import Job
@@ -138,10 +138,10 @@ class Batched:
             counts,
             epoch_steps,
         ]
-        clients, rounds, keys, offsets, *others = torch.tensor(whole_numbers).to(self.device)
+        clients, rounds, keys, offsets, *others = sent(torch.tensor(whole_numbers), self.device)
         numbers = torch.tensor([(job.facts.n, *job.facts[4:]) for job in jobs], dtype=torch.float32).T.contiguous()
-        n, *rest = numbers.to(self.device)
-        labels = torch.from_numpy(np.stack([job.facts.labels for job in jobs])).to(self.device, torch.float32)
+        n, *rest = sent(numbers, self.device)
+        labels = sent(torch.from_numpy(np.stack([job.facts.labels for job in jobs])).to(torch.float32), self.device)
         kept = self.training.method.has("keep")
         return Group(
             jobs=jobs,
