@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, pad
 from torch.utils._pytree import tree_map
 
+from motley.client.augment import Augment
 from motley.client.cross_entropy import fits, mean_loss
 from motley.client.optimizer import SGD, Optimizer
 from motley.core.keys import fold_in, permutation
@@ -32,6 +33,7 @@ class Training:
     optimizer: Optimizer
     batch_size: int
     precision: str = "float32"  # tf32: faster products on a GPU; bf16: the forward and backward pass in bfloat16
+    augment: Augment | None = None  # random changes of the images clients train on
 
     @cached_property
     def full_span(self) -> Span:
@@ -253,6 +255,15 @@ def minibatches(
             yield Batch(x, y), j == per_epoch - 1
 
 
+def _augmented(training: Training, key: Tensor, drawn: Iterator[tuple[Batch, bool]]) -> Iterator[tuple[Batch, bool]]:
+    """The same minibatches with their images changed, where a run does that."""
+    if training.augment is None:
+        yield from drawn
+        return
+    for s, (batch, ended) in enumerate(drawn):
+        yield batch._replace(x=training.augment(batch.x, key, s)), ended
+
+
 def _convolves_images(net: Network, x: Tensor) -> bool:
     """Whether samples go through convolutions on a CPU, which are faster with channels last."""
     return x.dim() == 4 and not x.is_cuda and any(len(slot.shape) == 4 for slot in net.layout.slots)
@@ -275,7 +286,8 @@ def train(training: Training, task: Task, data: Data, observer: Callable[[Client
         count = 0
         quick = Descent(training, c.params, span) if plain and whole else None
         channels_last = _convolves_images(training.net, data.x)
-        for batch, ended in minibatches(c.key, data, training.batch_size, steps, channels_last):
+        drawn = minibatches(c.key, data, training.batch_size, steps, channels_last)
+        for batch, ended in _augmented(training, c.key, drawn):
             if quick is not None:
                 data_term, params = quick.step(batch, c.facts.lr), quick.params
             else:

@@ -73,6 +73,12 @@ def partitions() -> list[Row]:
     return _registry(PARTITIONS)
 
 
+def augmentations() -> list[Row]:
+    from motley.client.augment import AUGMENTATIONS
+
+    return _registry(AUGMENTATIONS)
+
+
 def models() -> list[Row]:
     from motley.nets import MODELS
 
@@ -117,7 +123,19 @@ def recipes() -> list[Row]:
 
 KINDS: dict[str, Callable[[], list[Row]]] = {
     kind.__name__: kind
-    for kind in (parts, methods, datasets, partitions, models, fleets, protocols, optimizers, executors, recipes)
+    for kind in (
+        parts,
+        methods,
+        datasets,
+        partitions,
+        augmentations,
+        models,
+        fleets,
+        protocols,
+        optimizers,
+        executors,
+        recipes,
+    )
 }
 
 
@@ -125,7 +143,7 @@ def show(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
     as_json: AsJson = False,
 ) -> None:
-    """List what there is: parts, methods, datasets, partitions, models, fleets, protocols, executors, recipes ..."""
+    """List what there is: parts, methods, datasets, partitions, augmentations, models, fleets, protocols ..."""
     if kind not in KINDS:
         raise UnknownNameError("list", kind, KINDS)
     rows = KINDS[kind]()

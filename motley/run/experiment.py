@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from motley.client.augment import make_augment
 from motley.client.optimizer import make_optimizer
 from motley.client.trainer import Training
 from motley.core.errors import RecipeError
@@ -77,7 +78,8 @@ def prepare(
         raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_classes} classes.")
     if fleet is None:
         fleet = make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
-    training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size, recipe.precision)
+    augment = make_augment(recipe.augment, dataset)
+    training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size, recipe.precision, augment)
     cost = cost_of(net, dataset.inputs(dataset.x[:1]))
     return Experiment(recipe, data, fleet, method, training, cost, key, validation)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from motley.client import cross_entropy, optimizer
+from motley.client.augment import make_augment
 from motley.core.keys import Key
 from motley.core.part import Method
 from motley.data.dataset import Dataset
@@ -71,6 +72,16 @@ def test_steps(method: str, model: str, channels: int, sizes: tuple[int, ...]) -
     names = {str(node.target) for traced in made._traces.items.values() for node in traced._graph.graph.nodes}
     assert any("motley.fetch" in name for name in names)
     assert any("motley.cross_entropy" in name for name in names)
+
+
+@pytest.mark.usefixtures("by_kernels")
+def test_images_are_augmented_within_the_step() -> None:
+    e = experiment(make_method("fedavg"), "cnn_rebafl(channels=[4, 6], padding=2)", 3, (7, 5))
+    training = replace(e.training, augment=make_augment("crop(padding=2)+mirror", e.data.dataset))
+    jobs = jobs_of(e, steps=(3, 2))
+    found = executor(replace(e, training=training), cuda=True, any_width=False).run(jobs)
+    assert gap(found, Loop(training, e.data).run(jobs)) < 1e-4
+    assert gap(found, Loop(e.training, e.data).run(jobs)) > 1e-2
 
 
 @pytest.mark.usefixtures("by_kernels")

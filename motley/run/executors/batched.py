@@ -33,7 +33,7 @@ from motley.run.executors.group import Drawn, Group, Samples, Waste
 from motley.run.executors.loop import one_thread
 from motley.run.executors.measure import measured
 from motley.run.executors.place import moved, pick
-from motley.run.executors.steps import Inputs, Shared, client_axes, first, make_step
+from motley.run.executors.steps import Inputs, Shared, augmented, client_axes, first, make_step
 from motley.run.executors.tables import Batches, Counts, Table, ladder, same
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 
@@ -328,6 +328,7 @@ class Batched:
             some = slice(begin, begin + block)
             mask = None if drawn.mask is None else drawn.mask[some]
             inputs = self._inputs(here, Table(drawn.rows[some], mask), numbers[some], *counts)
+            inputs = augmented(self.training, inputs, here.key, numbers[some])
             columns = [[None] * len(inputs.x) if column is None else column.unbind() for column in inputs]
             if group.step is None or not self.any_width:
                 group.step = self._step(group, (moving, inputs.first(), here))
@@ -380,8 +381,10 @@ class Batched:
 
         def whole(moving: Any, drawn: Table, number: Tensor, c: Client, counts: tuple[Tensor, Tensor]) -> Any:
             if fetch.fits(self.data):
-                return step(moving, fetch.inputs(self.training.net, self.data, c, drawn, number, *counts), c)
-            return step(moving, self._inputs(c, drawn, number, *counts), c)
+                inputs = fetch.inputs(self.training.net, self.data, c, drawn, number, *counts)
+            else:
+                inputs = self._inputs(c, drawn, number, *counts)
+            return step(moving, augmented(self.training, inputs, c.key, number), c)
 
         axes = (0, Table(0, None if args[1].mask is None else 0), None, client_axes(args[3], group.shared), 0)  # type: ignore[arg-type]
         return self._trace(("rows", *what), whole, args, axes)

@@ -26,7 +26,12 @@ def is_plain_linear(training: Training, data: FederatedData) -> bool:
     optimizer, net = training.optimizer, training.net
     plain = isinstance(optimizer, SGD) and optimizer.momentum == 0 and training.precision != "bf16"
     linear = getattr(net.module, "is_linear", False) and net.n_layers == 1
-    ready = data.dataset.scaling is None and data.dataset.x.dtype == torch.float32 and not data.transforms
+    ready = (
+        training.augment is None
+        and data.dataset.scaling is None
+        and data.dataset.x.dtype == torch.float32
+        and not data.transforms
+    )
     return plain and linear and ready and not any(training.method.has(hook) for hook in _WITHIN_STEPS)
 
 

@@ -43,6 +43,16 @@ class Inputs(NamedTuple):
         return Inputs(0, 0, padded, padded, 0, 0)  # type: ignore[arg-type]
 
 
+def augmented(training: Training, inputs: Inputs, key: Tensor, numbers: Tensor) -> Inputs:
+    """Inputs of the steps ``numbers`` [..., 1] with images [..., w, B, C, H, W] changed as clients with keys [w] do."""
+    if training.augment is None:
+        return inputs
+    x = inputs.x
+    keys, steps = (each.expand(x.shape[:-4]).reshape(-1) for each in (key, numbers))
+    changed = vmap(training.augment)(x.reshape(-1, *x.shape[-4:]), keys, steps)
+    return inputs._replace(x=changed.view(x.shape))
+
+
 def client_axes(c: Client, shared: Shared) -> Client:
     """Which leaves of stacked clients have a client axis."""
     start, down = (None if shared.start else 0), (None if shared.down else 0)

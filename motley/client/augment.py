@@ -1,0 +1,105 @@
+"""Random changes of images while clients train, by name: crops and mirror images, joined by ``+``.
+
+What happens to a sample is drawn from the client's key, the step and the sample's place in the minibatch, so every
+executor sees the same images. They are drawn anew in every step; evaluation, and what parts read before and after the
+steps, see the samples as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from motley.core.errors import InputError
+from motley.core.keys import bits, fold_in
+from motley.core.registry import Registry, parse
+from motley.data.dataset import Dataset
+
+
+class Change(Protocol):
+    """One kind of change: of images [B, C, H, W] by a 0-d key; ``fill`` [C] is a black pixel as the network sees it."""
+
+    def __call__(self, x: Tensor, key: Tensor, fill: Tensor) -> Tensor: ...
+
+
+AUGMENTATIONS: Registry[Change] = Registry("augmentation")
+"""Factories of changes; add your own with ``@AUGMENTATIONS.add()``."""
+
+_WORD = 0x61756733  # keeps these draws apart from those of the minibatches, which fold small numbers
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Several changes, one after the other."""
+
+    changes: tuple[Change, ...]
+    black: tuple[float, ...]  # a black pixel as the network sees it, per channel
+
+    def __call__(self, x: Tensor, key: Tensor, step: Tensor | int) -> Tensor:
+        """Images [B, C, H, W] as one client with this key sees them in this step."""
+        key = fold_in(fold_in(key, _WORD), step)
+        fill = torch.tensor(self.black, device=x.device)
+        for i, change in enumerate(self.changes):
+            x = change(x, fold_in(key, i), fill)
+        return x
+
+
+def make_augment(spec: str, dataset: Dataset) -> Augment | None:
+    """Changes from their short form, such as ``crop(padding=4)+mirror``; none for an empty text."""
+    calls = parse(spec, "augmentation") if spec.strip() else []
+    if not calls:
+        return None
+    if dataset.kind != "image":
+        raise InputError(f"augment={spec} changes images, but '{dataset.name}' holds none.")
+    black = dataset.inputs(torch.zeros_like(dataset.x[:1]))[0, :, 0, 0]
+    changes = tuple(AUGMENTATIONS.make(call.name, **call.arguments) for call in calls)
+    return Augment(changes, tuple(black.tolist()))
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Images moved by up to ``padding`` pixels either way in both directions; black comes in at the edges."""
+
+    padding: int
+
+    def __call__(self, x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
+        n, channels, height, width = x.shape
+        drawn = bits(key, torch.arange(n, device=x.device))
+        rows = _moved(drawn & 0xFFFF, self.padding, height)
+        columns = _moved((drawn >> 16) & 0xFFFF, self.padding, width)
+        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+        place = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+        place = place.reshape(n, 1, height * width).expand(n, channels, height * width)
+        found = x.reshape(n, channels, height * width).gather(2, place).reshape(x.shape)
+        return torch.where(inside[:, None], found, fill.to(x.dtype)[:, None, None])
+
+
+def _moved(drawn: Tensor, padding: int, size: int) -> Tensor:
+    """Which row or column [B, size] comes where, with shifts -padding to padding from random bits [B]."""
+    return torch.arange(size, device=drawn.device) + (drawn % (2 * padding + 1) - padding)[:, None]
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Every image turned left to right with probability one half."""
+
+    def __call__(self, x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
+        turned = bits(key, torch.arange(len(x), device=x.device)) & 1
+        return torch.where(turned[:, None, None, None] == 1, x.flip(3), x)
+
+
+@AUGMENTATIONS.add()
+def crop(padding: int = 4) -> Change:
+    """Moves each image by up to ``padding`` pixels in both directions, as a random crop of the padded image does."""
+    if padding < 1:
+        raise InputError(f"crop(padding={padding}) moves nothing; padding must be at least 1.")
+    return Crop(padding)
+
+
+@AUGMENTATIONS.add()
+def mirror() -> Change:
+    """Mirrors each image left to right with probability one half."""
+    return Mirror()
