@@ -25,11 +25,16 @@ ENDS = [("loop", signal.SIGINT), ("loop", signal.SIGTERM), ("pool", signal.SIGIN
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "motley", *arguments]
-    # A session of its own, as a terminal gives: what is left of it afterwards can be found.
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
-    )  # fmt: skip
+    # A session of its own, as a terminal gives: what is left of it afterwards can be found. And Ctrl-C is heard, which
+    # is not so in what a shell without a terminal runs in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def wait_for_rounds(folder: Path, rounds: int) -> Path:
