@@ -310,3 +310,12 @@ def test_worker_processes_train_their_shares() -> None:
 def test_a_run_is_the_same_twice() -> None:
     method = make_method("rebafl")
     assert torch.equal(final(method, executor="batched"), final(method, executor="batched"))
+
+
+def test_what_is_measured_after_training_is_each_clients_own() -> None:
+    """Clients with more minibatches than others train for fewer steps here, so that the two orders differ."""
+    e = tiny_experiment(make_method("importance"), "mlp")
+    jobs = jobs_of(e, steps=(9, 1, 7, 2, 4, 3))
+    alone = [float(one.extras["importance"]) for one in Loop(e.training, e.data).run(jobs)]
+    together = [float(one.extras["importance"]) for one in executor(e).run(jobs)]
+    assert together == pytest.approx(alone, rel=1e-4)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from motley.bench.agreement import tiny_experiment
 from motley.client.trainer import Outcome
 from motley.core.errors import TrainingError
 from motley.core.keys import Key
-from motley.core.part import Method, Part, compose
+from motley.core.part import PARTS, Method, Part, compose
 from motley.core.types import Round, Tree, Updates
 from motley.fleet.fleet import Fate, Fleet
 from motley.methods import make_method
@@ -405,3 +406,28 @@ def test_the_same_seed_gives_every_method_the_same_fate_and_cohorts() -> None:
         run.go()
         counts.append([sorted(batch) for batch in spy.batches])
     assert counts[0] == counts[1] == counts[2]
+
+
+def test_a_round_averages_each_layer_over_those_who_trained_it() -> None:
+    """By a plain loop over what arrived, where limited devices train the classifier alone."""
+    e = tiny_experiment(compose(PARTS.make("classifier_only_when_limited")), "mlp", rounds=1)
+    run = Run(e, None)
+    seen: list[tuple[torch.Tensor, Updates]] = []
+    merge = run.fed.server.aggregate
+
+    def spied(rnd: Round, params: torch.Tensor, updates: Updates) -> torch.Tensor:
+        seen.append((params, updates))
+        return merge(rnd, params, updates)
+
+    run.fed.server.aggregate = spied  # type: ignore[method-assign]
+    found = run.go().params
+    (params, updates), expected = seen[0], seen[0][0].clone()
+    assert 0 < float(updates.trained.mean()) < 1
+    for layer in e.net.layout.layers:
+        those = [k for k in range(len(updates)) if updates.trained[k, layer.order]]
+        total = sum(float(updates.n[k]) for k in those)
+        for k in those:
+            piece = updates.delta[k, layer.start : layer.stop]
+            expected[layer.start : layer.stop] += float(updates.n[k]) / total * piece
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, params)

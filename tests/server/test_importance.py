@@ -66,7 +66,7 @@ def test_score_is_the_mean_over_minibatches() -> None:
 def _scores(executor: str) -> dict[int, float]:
     """What clients of unequal sizes, some of them not whole minibatches, report in one round."""
     sizes = "dirichlet(alpha=0.5)"
-    recipe = {"method": "importance", "partition": sizes, "batch_size": 7, "rounds": 1, "cohort": 9, "lr": 0.3}
+    recipe = {"method": "importance", "partition": sizes, "batch_size": 7, "rounds": 1, "cohort": 20, "lr": 0.3}
     made = Run(prepare(load("digits", {**recipe, "executor": executor, "model": "mlp(hidden=[5])"})), None)
     seen: dict[int, float] = {}
 
@@ -80,7 +80,7 @@ def _scores(executor: str) -> dict[int, float]:
 
 def test_clients_measured_together_report_what_each_reports_alone() -> None:
     alone, together = _scores("loop"), _scores("batched")
-    assert len(set(alone.values())) == 9
+    assert len(set(alone.values())) == 20  # enough that the width is rounded up while they run out
     assert together == pytest.approx(alone, rel=1e-4)
 
 
