@@ -20,11 +20,11 @@ from motley.bench.cases import CASES, case_named, make_jobs, make_training
 from motley.bench.floor import ceilings, median_ms, work_of
 from motley.bench.workload import Plan, Workload, descend, plainly, precision
 from motley.client.trainer import Outcome
-from motley.core.errors import InputError
 from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
 from motley.core.types import Updates, stack_rows
 from motley.run.executors.base import EXECUTORS, Executor, Job, n_cores
+from motley.run.executors.place import pick
 from motley.server.aggregate import layerwise_mean
 
 Row = dict[str, Any]
@@ -194,15 +194,6 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def pick_device(name: str) -> str:
-    """``auto`` is a GPU where there is one."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("device=cuda was asked for, but torch finds no CUDA device; use --device cpu.")
-    return name
-
-
 def engine(
     cases: Sequence[str] = (),
     device: str = "auto",
@@ -212,7 +203,7 @@ def engine(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """Rows of all cases; on a GPU the bare loop and `batched`, on a CPU `loop` and `pool` as well."""
-    device = pick_device(device)
+    device = pick(device)
     names = tuple(executors) or (("batched",) if device.startswith("cuda") else ("loop", "pool", "batched"))
     for name in names:
         EXECUTORS[name]

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from motley.bench.engine import pick_device
 from motley.bench.memory import held_bytes, peak_mb
 from motley.core.keys import Key
 from motley.data.dataset import Dataset, Scaling
 from motley.data.federated import FederatedData, Partition
 from motley.fleet import Fleet
 from motley.nets.zoo import build
+from motley.run.executors.place import pick
 from motley.run.experiment import prepare
 from motley.run.recipe import load
 from motley.run.runner import Run, _drive
@@ -163,7 +163,7 @@ def scale(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Row]:
     """Rows for growing cohorts of each task, then for growing populations."""
-    device = pick_device(device)
+    device = pick(device)
     rows: list[Row] = []
     for population in POPULATIONS:
         if population <= largest_population:

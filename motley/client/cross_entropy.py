@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from motley.core.kernels import front, usable
+from motley.core.kernels import Once, front, usable
 from motley.core.types import Batch
 from motley.core.vmapped import is_vmapped
 
@@ -39,20 +39,12 @@ def _(logits: Tensor, y: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
     return logits.new_empty(len(logits)), logits.new_empty(logits.shape)
 
 
-class _Scaled(torch.autograd.Function):
+class _Scaled(Once):
     """The gradient of a loss times that of whatever was made of it; it has no derivative of its own."""
 
     @staticmethod
     def forward(slope: Tensor, grad: Tensor) -> Tensor:
         return slope * grad
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("Second derivatives of the batched cross-entropy are not available.")
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, slope: Tensor, grad: Tensor) -> tuple[Tensor, int]:

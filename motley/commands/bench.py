@@ -159,13 +159,13 @@ def agreement(
 ) -> None:
     """Whether the batched executor gives what the loop gives, for every part and every method."""
     from motley.bench import agreement as bench
-    from motley.bench.engine import pick_device
+    from motley.run.executors.place import pick
 
     def tell(row: dict[str, Any]) -> None:
         word = "agrees" if row["agrees"] else "DIFFERS"
         typer.echo(f"{row['name']:<32} {row['model']:<5} {row['relative']:<10.2g} {word}", err=True)
 
-    place = pick_device(device)
+    place = pick(device)
     rows = bench.agreement(place, _names(names), tell=tell)
     wrong = [row for row in rows if not row["agrees"]]
     if not as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,18 @@ def usable(tensor: Tensor) -> bool:
 def product_precision() -> str:
     """How kernels take products: as torch is set to take matrix products."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+
+
+class Once(torch.autograd.Function):
+    """A gradient that has no derivative of its own, as kernels' have not."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError("Second derivatives of batched layers are not available; take the loop executor.")
 
 
 def front(tensor: Tensor, dim: int | None, size: int) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from motley.core.kernels import front, product_precision
+from motley.core.kernels import Once, front, product_precision
 
 
 @torch.library.custom_op("motley::conv_arrange", mutates_args=())
@@ -154,7 +154,7 @@ def backwards(
     return _second(back), to_weight, to_bias
 
 
-class _BlockGradient(torch.autograd.Function):
+class _BlockGradient(Once):
     """The backward pass of a block: it has a rule for `vmap` and no derivative of its own."""
 
     @staticmethod
@@ -163,16 +163,6 @@ class _BlockGradient(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         found = backwards(x[None], weight[None], turned[None], grad[None], y[None], which[None], sizes, to_x)
         return found[0][0], found[1][0], found[2][0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(
-            "Second derivatives of batched convolutions are not available; use conv_formulation('direct')."
-        )
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:

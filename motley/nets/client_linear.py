@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from motley.core.kernels import front, product_precision, usable
+from motley.core.kernels import Once, front, product_precision, usable
 from motley.core.vmapped import is_vmapped
 
 LEAST_WEIGHTS, LARGEST_BATCH = 1 << 19, 64
@@ -75,20 +75,12 @@ def _weights(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     return tensor if whole else front(tensor, dim, size).contiguous()
 
 
-class _LinearGradient(torch.autograd.Function):
+class _LinearGradient(Once):
     """The backward pass: it has a rule for `vmap` and no derivative of its own."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, grad: Tensor, to_x: bool) -> tuple[Tensor, Tensor]:
         return grad @ weight if to_x else x.new_empty(0), grad.mT @ x
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("Second derivatives of batched linear layers are not available.")
 
     @staticmethod
     def vmap(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from motley.methods import make_method
 from motley.nets import client_linear, conv
 from motley.nets.zoo import build
 from motley.run.executors import batched, fetch
+from motley.run.executors.graphs import is_view
 from motley.run.executors.loop import Loop
 from motley.run.experiment import Experiment, prepare
 from motley.run.recipe import Recipe
@@ -50,6 +52,9 @@ CASES = [
 ]
 
 
+LAUNCHES = [(*CASES[0], 22), (*CASES[1], 23)]
+
+
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels wherever a GPU would run them, and no graphs."""
@@ -72,6 +77,28 @@ def test_steps(method: str, model: str, channels: int, sizes: tuple[int, ...]) -
     names = {str(node.target) for traced in made._traces.items.values() for node in traced._graph.graph.nodes}
     assert any("motley.fetch" in name for name in names)
     assert any("motley.cross_entropy" in name for name in names)
+
+
+VIEWS = {"view", "permute", "expand", "unsqueeze", "transpose", "narrow"}
+
+
+@pytest.mark.usefixtures("by_kernels")
+@pytest.mark.parametrize(("method", "model", "channels", "sizes", "launches"), LAUNCHES)
+def test_a_step_launches_few_kernels(
+    method: str, model: str, channels: int, sizes: tuple[int, ...], launches: int
+) -> None:
+    """Operations that are not views; the choice of rows and the record of losses come on top."""
+    e = experiment(make_method(method), model, channels, sizes)
+    made = executor(e, cuda=True, any_width=False)
+    made.run(jobs_of(e, steps=(2, 2)))
+    (step,) = (traced for (what, *_), traced in made._traces.items.items() if what == "rows")
+    nodes = [node for node in step._graph.graph.nodes if node.op in ("call_function", "call_method")]
+    working = [
+        node
+        for node in nodes
+        if node.target not in (operator.getitem, torch.split_with_sizes, *VIEWS) and not is_view(node)
+    ]
+    assert len(working) <= launches
 
 
 @pytest.mark.usefixtures("by_kernels")

@@ -14,10 +14,11 @@ SCALED_BYTES = {"cpu": 1 << 30, "cuda": 1 << 32}  # training sets up to this siz
 
 
 def pick(device: str) -> str:
+    """``auto`` is a GPU where there is one."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("device=cuda was asked for, but torch finds no CUDA device; use device=cpu.")
+        raise InputError(f"The device '{device}' was asked for, but torch finds no CUDA device; take cpu or auto.")
     return device
 
 

@@ -11,12 +11,11 @@ import operator
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
 import motley.client.sgd
 import motley.nets.client_linear  # noqa: F401
-from motley.run.executors.graphs import shape_of
+from motley.run.executors.graphs import is_view, shape_of
 
 aten = torch.ops.aten
 AT_ONCE, MOST_PARTS = 16, 256  # pieces of one kernel; parts that it adds up
@@ -40,18 +39,16 @@ def fuse_updates(module: GraphModule) -> None:
                 _join(module, run)
                 run = []
             run.append(node)
-        elif run and not _is_view(node):
+        elif run and not _only_looks(node):
             _join(module, run)
             run = []
     module.graph.eliminate_dead_code()
     module.recompile()
 
 
-def _is_view(node: Node) -> bool:
-    if node.target is operator.getitem:
-        return True
-    returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
-    return any(result.alias_info is not None and not result.alias_info.is_write for result in returns)
+def _only_looks(node: Node) -> bool:
+    """Whether a node computes nothing: it is a view, or one of several results."""
+    return node.target is operator.getitem or (is_view(node) and not node.target._schema.is_mutable)  # type: ignore[union-attr]
 
 
 def _columns(node: Any) -> tuple[Any, int]:
