@@ -1,17 +1,22 @@
 """Convolution blocks of many clients at once, each with weights of its own, as Triton kernels.
 
 A block is a convolution with its bias, 2 x 2 max-pooling where asked, and a leaky ReLU (``slope``; 1 is none). Forwards
-it is one kernel, which never writes the unfolded image or the output before pooling. Numbers are float32; products are
-taken as ``tf32`` or, by default, as ``tf32x3`` (three TF32 products that together keep float32's accuracy).
+it is one kernel, which never writes the unfolded image or the output before pooling. A grouped convolution in cuDNN
+runs clients one after the other; these kernels run them side by side. Stride is 1, padding is with zeros.
 
-A grouped convolution in cuDNN runs clients one after the other; these kernels run them side by side.
-Stride is 1, padding is with zeros. The operations take and give images as [K, B, H, W, C]; a block whose result is
-flattened next gives it as [K, B, C, H, W] (``planar``), so that nothing is copied in between.
+Blocks that follow each other are one operation, a stack, because of how numbers are kept between them. Where torch is
+set to exact float32 they are float32, and products keep its accuracy (three TF32 products each). Where torch may take
+products as TF32, images, weights and gradients are float16, which has as many digits as TF32 and half the bytes;
+gradients are multiplied by a power of two so that small ones are kept (see `client_conv_layout_kernels`). Sums are
+float32 in either case, and so is what a stack takes and gives.
+
+The operations take and give images as [K, B, H, W, C]; a stack whose result is flattened next gives it as
+[K, B, C, H, W] (``planar``), so that nothing is copied in between.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,79 +25,146 @@ from motley.core.kernels import Once, front, product_precision
 
 
 @torch.library.custom_op("motley::conv_arrange", mutates_args=())
-def conv_arrange(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights [K, O, C, R, R], contiguous for each client, as [K, O, R, R, C], and turned by 180 degrees as
-    [K, C, R, R, O], which the gradient of the input takes."""
-    from motley.nets import client_conv_kernels
+def conv_arrange(weight: Tensor, channels: int, outputs: int, half: bool) -> tuple[Tensor, Tensor]:
+    """Weights [K, O, C, R, R], contiguous for each client, as [K, O, R, R, channels], and turned by 180 degrees as
+    [K, C, R, R, outputs], which the gradient of the input takes; zero where there is more room than numbers."""
+    from motley.nets import client_conv_layout_kernels
 
-    return client_conv_kernels.arrange(weight)
+    return client_conv_layout_kernels.arrange(weight, channels, outputs, half)
 
 
 @conv_arrange.register_fake
-def _(weight: Tensor) -> tuple[Tensor, Tensor]:
-    k, outputs, channels, rows, _ = weight.shape
-    return weight.new_empty(k, outputs, rows, rows, channels), weight.new_empty(k, channels, rows, rows, outputs)
+def _(weight: Tensor, channels: int, outputs: int, half: bool) -> tuple[Tensor, Tensor]:
+    k, o, c, rows, _ = weight.shape
+    dtype = _dtype(half)
+    kernel = weight.new_empty(k, o, rows, rows, channels, dtype=dtype)
+    return kernel, weight.new_empty(k, c, rows, rows, outputs, dtype=dtype)
+
+
+@torch.library.custom_op("motley::conv_cast", mutates_args=())
+def conv_cast(x: Tensor, channels: int) -> Tensor:
+    """Images [..., C] as float16 with room for ``channels``."""
+    from motley.nets import client_conv_layout_kernels
+
+    return client_conv_layout_kernels.cast(x, channels)
+
+
+@conv_cast.register_fake
+def _(x: Tensor, channels: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], channels, dtype=torch.float16)
 
 
 @torch.library.custom_op("motley::conv_block", mutates_args=())
 def conv_block(
-    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: bool, slope: float, planar: bool, precision: str
-) -> tuple[Tensor, Tensor]:
-    """Every client's block: x [K, B, H, W, C], weight [K, O, R, R, C], bias [K, O] -> y [K, B, H', W', O].
+    x: Tensor, weight: Tensor, bias: Tensor | None, maxima: Tensor | None, padding: int, pool: bool, slope: float,
+    planar: bool, room: int, half: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Every client's block: x [K, B, H, W, C], weight [K, O, R, R, C], bias [K, O] -> y [K, B, H', W', room].
 
     A client's weights are contiguous, or a view of some that lie as [O, C, R, R]. With ``planar`` the result is
-    [K, B, O, H', W']. The second result says which of the four pixels was the largest, the first of equals (0 to 3,
-    uint8).
+    [K, B, room, H', W'], with ``half`` it is float16, with ``maxima`` it is divided by the factor of a gradient. The
+    second result says which of the four pixels was the largest, the first of equals (0 to 3, uint8).
     """
     from motley.nets import client_conv_kernels
 
-    return client_conv_kernels.forward(x, weight, bias, padding, pool, slope, planar, precision)
+    return client_conv_kernels.forward(x, weight, bias, maxima, padding, pool, slope, planar, room, half)
 
 
 @conv_block.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor | None, padding: int, pool: bool, slope: float, planar: bool, precision: str
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, weight: Tensor, bias: Tensor | None, maxima: Tensor | None, padding: int, pool: bool, slope: float,
+    planar: bool, room: int, half: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     k, b, h, w, _ = x.shape
     sizes = [length + 2 * padding - weight.shape[2] + 1 for length in (h, w)]
     sizes = [size // 2 if pool else size for size in sizes]
-    outputs = weight.shape[1]
-    y = x.new_empty(k, b, outputs, *sizes) if planar else x.new_empty(k, b, *sizes, outputs)
-    return y, torch.empty(y.shape if pool else (0,), dtype=torch.uint8, device=x.device)
+    y = x.new_empty((k, b, room, *sizes) if planar else (k, b, *sizes, room), dtype=_dtype(half))
+    return y, torch.empty(y.shape if pool else (k, 0), dtype=torch.uint8, device=x.device)
+
+
+@torch.library.custom_op("motley::conv_largest", mutates_args=())
+def conv_largest(grad: Tensor) -> Tensor:
+    """The largest absolute values of each client's gradient, of some parts of it: what its factor is taken from."""
+    from motley.nets import client_conv_layout_kernels
+
+    return client_conv_layout_kernels.largest(grad)
+
+
+@conv_largest.register_fake
+def _(grad: Tensor) -> Tensor:
+    from motley.nets.client_conv_layout_kernels import PARTS
+
+    return grad.new_empty(len(grad), PARTS.value)
 
 
 @torch.library.custom_op("motley::conv_spread", mutates_args=())
 def conv_spread(
-    grad: Tensor, y: Tensor, which: Tensor, height: int, width: int, pool: bool, slope: float, planar: bool
-) -> Tensor:
-    """From a block's gradient and its output to the gradient before activation and pooling [K, B, height, width, O]."""
-    from motley.nets import client_conv_kernels
+    grad: Tensor, y: Tensor, which: Tensor, maxima: Tensor | None, height: int, width: int, pool: bool, slope: float,
+    planar: bool, outputs: int, room: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """From a block's gradient and its output to the gradient before activation and pooling [K, B, height, width, room],
+    and to that of the biases in parts [K, S, outputs], whose sum it is.
 
-    return client_conv_kernels.spread(grad, y, which, height, width, pool, slope, planar)
+    With ``maxima`` the result is float16 times the client's factor, as ``grad`` is already if it is float16.
+    """
+    from motley.nets import client_conv_layout_kernels
+
+    return client_conv_layout_kernels.spread(grad, y, which, maxima, height, width, pool, slope, planar, outputs, room)
 
 
 @conv_spread.register_fake
 def _(
-    grad: Tensor, y: Tensor, which: Tensor, height: int, width: int, pool: bool, slope: float, planar: bool
-) -> Tensor:
-    return grad.new_empty(*grad.shape[:2], height, width, grad.shape[2 if planar else -1])
+    grad: Tensor, y: Tensor, which: Tensor, maxima: Tensor | None, height: int, width: int, pool: bool, slope: float,
+    planar: bool, outputs: int, room: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    from motley.nets.client_conv_layout_kernels import spread_parts
+
+    k, b = grad.shape[:2]
+    out = grad.new_empty(k, b, height, width, room, dtype=_dtype(maxima is not None))
+    return out, y.new_empty(k, spread_parts(b, height, width, pool), outputs, dtype=torch.float32)
 
 
 @torch.library.custom_op("motley::conv_weight", mutates_args=())
-def conv_weight(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str, per_split: int) -> Tensor:
-    """The gradient of every client's weights [O, C, rows, rows] and biases [O], one after the other.
+def conv_weight(
+    x: Tensor, grad: Tensor, maxima: Tensor | None, channels: int, outputs: int, rows: int, padding: int, per_split: int
+) -> Tensor:
+    """The gradient of every client's weights [outputs, channels, rows, rows].
 
     It comes in parts, [S, K, ...], from ``per_split`` pixels each; their sum is the gradient.
     """
     from motley.nets import client_conv_kernels
 
-    return client_conv_kernels.weight_gradient(x, grad, rows, padding, precision, per_split)
+    return client_conv_kernels.weight_gradient(x, grad, maxima, channels, outputs, rows, padding, per_split)
 
 
 @conv_weight.register_fake
-def _(x: Tensor, grad: Tensor, rows: int, padding: int, precision: str, per_split: int) -> Tensor:
+def _(
+    x: Tensor, grad: Tensor, maxima: Tensor | None, channels: int, outputs: int, rows: int, padding: int, per_split: int
+) -> Tensor:
     splits = -(-grad[0, ..., 0].numel() // per_split)
-    return x.new_empty(splits, x.shape[0], grad.shape[-1] * (x.shape[-1] * rows * rows + 1))
+    return x.new_empty(splits, x.shape[0], outputs * channels * rows * rows, dtype=torch.float32)
+
+
+class Sizes(NamedTuple):
+    """What a block does beside its convolution."""
+
+    padding: int
+    pool: bool
+    slope: float
+
+
+class Stack(NamedTuple):
+    """Blocks one after the other; planar: the result is flattened next."""
+
+    blocks: tuple[Sizes, ...]
+    planar: bool = False
+
+
+READ_AS_THEY_LIE = 80  # taps per output up to which float32 weights are so few that their order does not matter
+
+
+def _dtype(half: bool) -> torch.dtype:
+    return torch.float16 if half else torch.float32
 
 
 def _last(images: Tensor) -> Tensor:
@@ -110,96 +182,140 @@ def _by_client(tensor: Tensor) -> Tensor:
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
-Sizes = tuple[int, bool, float, bool]  # padding, pool, slope, planar
-READ_AS_THEY_LIE = 80  # taps per output up to which weights are so few that their order in memory does not matter
+def _room(channels: int, half: bool) -> int:
+    """Channels that images have room for: in float16 as many as can be read at once."""
+    if not half or channels == 1:
+        return channels
+    return 4 if channels <= 4 else -(-channels // 8) * 8
 
 
-def forwards(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
-    """The block of x [K, B, C, H, W] with weights [K, O, C, R, R]; last, what `backwards` takes as ``turned``."""
-    weight = _by_client(weight)
-    if weight[0, 0].numel() <= READ_AS_THEY_LIE:
-        kernel, turned = weight.permute(0, 1, 3, 4, 2), weight.new_empty(len(weight), 0)
-    else:
-        kernel, turned = conv_arrange(weight)
-    y, which = conv_block(_last(x), kernel, None if bias is None else _by_client(bias), *sizes, product_precision())
-    return y if sizes[3] else _second(y), which, turned
+def _arranged(weight: Tensor, half: bool) -> tuple[Tensor, Tensor]:
+    """Weights as the forward pass takes them, and turned, as the gradient of the input does."""
+    outputs, channels = weight.shape[1:3]
+    if not half and weight[0, 0].numel() <= READ_AS_THEY_LIE:
+        return weight.permute(0, 1, 3, 4, 2), weight.new_empty(len(weight), 0)
+    return conv_arrange(weight, _room(channels, half), _room(outputs, half), half)
+
+
+Pairs = list[tuple[Tensor, Tensor | None]]  # weights [K, O, C, R, R] and biases [K, O] of each block
+
+
+def forwards(x: Tensor, stack: Stack, pairs: Pairs) -> tuple[Tensor, ...]:
+    """The stack's result, and what `backwards` needs: what blocks took, which pixels won, weights turned."""
+    half = product_precision() == "tf32"
+    image = conv_cast(_last(x), _room(x.shape[2], True)) if half else _last(x)
+    images, winners, turned = [], [], []
+    for i, (sizes, (weight, bias)) in enumerate(zip(stack.blocks, pairs, strict=True)):
+        top = i == len(pairs) - 1
+        kernel, back = _arranged(_by_client(weight), half)
+        images.append(image if half or i else x.new_empty(len(x), 0))  # float32 images can be had from x again
+        room = weight.shape[1] if top else _room(weight.shape[1], half)
+        image, which = conv_block(
+            image, kernel, None if bias is None else _by_client(bias), None, *sizes, stack.planar and top, room,
+            half and not top,
+        )  # fmt: skip
+        winners.append(which)
+        turned.append(back)
+    return image if stack.planar else _second(image), *images, *winners, *turned
 
 
 def backwards(
-    x: Tensor, weight: Tensor, turned: Tensor, grad: Tensor, y: Tensor, which: Tensor, sizes: Sizes, to_x: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x (empty where nobody asks for it), weights and biases."""
+    grad: Tensor, y: Tensor, x: Tensor, stack: Stack, low: int, to_x: bool, weights: list[Tensor], kept: list[Tensor]
+) -> tuple[Tensor, ...]:
+    """The gradients of x (empty where nobody asks for it), and of weights and biases of the blocks from ``low`` on."""
     from motley.nets.client_conv_kernels import weight_split
 
-    (padding, pool, slope, planar), precision = sizes, product_precision()
-    k, outputs, channels, rows, _ = weight.shape
-    x = _last(x)
-    height, width = (length + 2 * padding - rows + 1 for length in x.shape[2:4])
-    if planar:
-        grad = conv_spread(grad.contiguous(), y, which, height, width, pool, slope, True)
-    elif pool or slope != 1.0:
-        grad = conv_spread(_last(grad), _last(y), which, height, width, pool, slope, False)
-    else:
-        grad = _last(grad)
-    per_split = weight_split(k, x.shape[1] * height * width, outputs, channels * rows * rows)
-    partial = conv_weight(x, grad, rows, padding, precision, per_split)
-    both = partial[0] if len(partial) == 1 else partial.sum(0)
-    to_weight, to_bias = both.split([outputs * channels * rows * rows, outputs], 1)
-    to_weight = to_weight.view(weight.shape)
-    if not to_x:
-        return x.new_empty(k, 0), to_weight, to_bias
-    if not turned.numel():
-        turned = weight.flip(-1, -2).permute(0, 2, 3, 4, 1).contiguous()
-    back, _ = conv_block(grad, turned, None, rows - 1 - padding, False, 1.0, False, precision)
-    return _second(back), to_weight, to_bias
-
-
-class _BlockGradient(Once):
-    """The backward pass of a block: it has a rule for `vmap` and no derivative of its own."""
-
-    @staticmethod
-    def forward(
-        x: Tensor, weight: Tensor, turned: Tensor, grad: Tensor, y: Tensor, which: Tensor, sizes: Sizes, to_x: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        found = backwards(x[None], weight[None], turned[None], grad[None], y[None], which[None], sizes, to_x)
-        return found[0][0], found[1][0], found[2][0]
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        x, weight, turned, grad, y, which = (
-            front(tensor, dim, info.batch_size) for tensor, dim in zip(args[:6], in_dims[:6], strict=True)
+    n = len(weights)
+    images, winners, turned = kept[:n], kept[n : 2 * n], kept[2 * n :]
+    half = images[0].dtype == torch.float16
+    first = images[0] if half else _last(x)
+    grad, y = (grad.contiguous(), y) if stack.planar else (_last(grad), _last(y))
+    maxima = conv_largest(grad) if half else None
+    found: list[Tensor] = []
+    for i in range(n - 1, low - 1, -1):
+        sizes, weight, image = stack.blocks[i], weights[i], images[i] if i else first
+        k, outputs, channels, rows, _ = weight.shape
+        height, width = (length + 2 * sizes.padding - rows + 1 for length in image.shape[2:4])
+        planar, room = stack.planar and i == n - 1, _room(outputs, half)
+        grad, biases = conv_spread(
+            grad, y, winners[i], maxima, height, width, sizes.pool, sizes.slope, planar, outputs, room
         )
-        return backwards(x, weight, turned, grad, y, which, *args[6:]), (0, 0, 0)
+        per_split = weight_split(k, image.shape[1] * height * width, outputs, image.shape[4] * rows * rows, half)
+        parts = conv_weight(image, grad, maxima, channels, outputs, rows, sizes.padding, per_split)
+        found = [(parts[0] if len(parts) == 1 else parts.sum(0)).view(weight.shape), biases.sum(1), *found]
+        if i > low or (i == 0 and to_x):
+            back = turned[i] if turned[i].numel() else weight.flip(-1, -2).permute(0, 2, 3, 4, 1).contiguous()
+            scaled = half and i > 0
+            grad, _ = conv_block(
+                grad, back, None, None if scaled else maxima, rows - 1 - sizes.padding, False, 1.0, False,
+                image.shape[4] if i else channels, scaled,
+            )  # fmt: skip
+        y = image
+    return _second(grad) if to_x else grad.new_empty(len(grad), 0), *found
 
 
-class ConvBlock(torch.autograd.Function):
-    """Convolution, bias, pooling and leaky ReLU of one client [B, C, H, W], with a fast rule for `vmap`."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
-        y, which, turned = forwards(x[None], weight[None], None if bias is None else bias[None], sizes)
-        return y[0], which.squeeze(0) if which.dim() > 1 else which, turned[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, weight, bias, ctx.sizes = inputs
-        y, which, turned = output
-        ctx.biased = bias is not None
-        ctx.mark_non_differentiable(which, turned)
-        ctx.save_for_backward(x, weight, turned, y, which)
+class _StackGradient(Once):
+    """The backward pass of a stack: it has a rule for `vmap` and no derivative of its own."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
-        x, weight, turned, y, which = ctx.saved_tensors
-        to_x = bool(ctx.needs_input_grad[0])
-        found = _BlockGradient.apply(x, weight, turned, grads[0], y, which, ctx.sizes, to_x)
-        return found[0] if to_x else None, found[1], found[2] if ctx.biased else None, None
+    def forward(stack: Stack, low: int, to_x: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(one[0] for one in _sorted_out(stack, low, to_x, [one[None] for one in tensors]))
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, sizes: Sizes
-    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int | None, int]]:
+        info: Any, in_dims: Any, stack: Stack, low: int, to_x: bool, *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        stacked = [front(one, dim, info.batch_size) for one, dim in zip(tensors, in_dims[3:], strict=True)]
+        found = _sorted_out(stack, low, to_x, stacked)
+        return found, (0,) * len(found)
+
+
+def _sorted_out(stack: Stack, low: int, to_x: bool, tensors: list[Tensor]) -> tuple[Tensor, ...]:
+    grad, y, x, *rest = tensors
+    n = len(stack.blocks)
+    return backwards(grad, y, x, stack, low, to_x, rest[:n], rest[n:])
+
+
+class ConvStack(torch.autograd.Function):
+    """Convolutions with bias, pooling and leaky ReLU of one client [B, C, H, W], with a fast rule for `vmap`.
+
+    ``ConvStack.apply(x, stack, weight, bias, weight, bias, ...)[0]``; a bias may be None.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, stack: Stack, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        alone = [None if one is None else one[None] for one in tensors]
+        return tuple(one[0] for one in forwards(x[None], stack, _pairs(alone)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, ctx.stack, *tensors = inputs
+        y, *kept = output
+        ctx.mark_non_differentiable(*kept)
+        ctx.biased = [bias is not None for bias in tensors[1::2]]
+        ctx.save_for_backward(y, x, *tensors[::2], *kept)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        to_x, _, *asked = ctx.needs_input_grad
+        low = 0 if to_x else next(i for i, wanted in enumerate(asked) if wanted) // 2
+        to_input, *found = _StackGradient.apply(ctx.stack, low, bool(to_x), grads[0], *ctx.saved_tensors)
+        given: list[Tensor | None] = [None] * (2 * low) + found
+        for i, biased in enumerate(ctx.biased):
+            given[2 * i + 1] = given[2 * i + 1] if biased else None
+        return to_input if to_x else None, None, *given
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, x: Tensor, stack: Stack, *tensors: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         size = info.batch_size
-        stacked = None if bias is None else front(bias, in_dims[2], size)
-        found = forwards(front(x, in_dims[0], size), front(weight, in_dims[1], size), stacked, sizes)
-        return found, (0, 0 if sizes[1] else None, 0)
+        stacked = [
+            None if one is None else front(one, dim, size) for one, dim in zip(tensors, in_dims[2:], strict=True)
+        ]
+        found = forwards(front(x, in_dims[0], size), stack, _pairs(stacked))
+        return found, (0,) * len(found)
+
+
+def _pairs(tensors: list[Tensor | None]) -> Pairs:
+    return list(zip(tensors[::2], tensors[1::2], strict=True))  # type: ignore[arg-type]

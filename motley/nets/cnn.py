@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from motley.core.errors import DataError
 from motley.nets.client_linear import Linear
-from motley.nets.conv import Conv2d
+from motley.nets.conv import Conv2d, conv_blocks
 from motley.nets.registry import Split, image, model, widths
 
 
@@ -57,10 +57,8 @@ class ConvNet(Split):
         self.head = Linear(hidden[-1] if hidden else channels * height * width, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        for i, pool in enumerate(self.pools, 1):
-            layer = self.get_submodule(f"conv{i}")
-            x = layer.block(x, pool, self.slope, i == len(self.pools))  # type: ignore[operator]
-        h = x.flatten(1)
+        convolutions = [cast(Conv2d, self.get_submodule(f"conv{i}")) for i in range(1, len(self.pools) + 1)]
+        h = conv_blocks(convolutions, x, self.pools, self.slope).flatten(1)
         for i in range(1, self.n_hidden + 1):
             h = F.leaky_relu(self.get_submodule(f"fc{i}")(h), self.slope)
         return h

@@ -11,7 +11,7 @@ They give the same values and gradients up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import cast
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from motley.core.errors import InputError
 from motley.core.kernels import usable
 from motley.core.vmapped import is_vmapped
-from motley.nets.client_conv import ConvBlock
+from motley.nets.client_conv import ConvStack, Sizes, Stack
 
 FORMULATIONS = ("auto", "direct", "kernel")
 _formulation: ContextVar[str] = ContextVar("conv_formulation", default="auto")
@@ -48,19 +48,14 @@ class Conv2d(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return self._block(input, False, 1.0) if self._by_kernel(input) else super().forward(input)
+        return (
+            _stacked([self], input, Stack((self._sizes(False, 1.0),)))
+            if self._by_kernel(input)
+            else super().forward(input)
+        )
 
-    def block(self, input: Tensor, pool: bool, slope: float, planar: bool = False) -> Tensor:
-        """The convolution, 2 x 2 max-pooling if ``pool``, and a leaky ReLU. planar: the result is flattened next."""
-        if self._by_kernel(input):
-            return self._block(input, pool, slope, planar and (pool or slope != 1.0))
-        y = self(input)  # called, so that hooks see it
-        # Pooling before the activation, which keeps the order of values, is the same on a quarter of them.
-        return F.leaky_relu(max_pool(y) if pool else y, slope)
-
-    def _block(self, input: Tensor, pool: bool, slope: float, planar: bool = False) -> Tensor:
-        sizes = (int(self.padding[0]), pool, slope, planar)
-        return cast(tuple[Tensor, ...], ConvBlock.apply(input, self.weight, self.bias, sizes))[0]
+    def _sizes(self, pool: bool, slope: float) -> Sizes:
+        return Sizes(int(self.padding[0]), pool, slope)
 
     def _by_kernel(self, input: Tensor) -> bool:
         name = _formulation.get()
@@ -71,6 +66,23 @@ class Conv2d(nn.Conv2d):
         plain = self.stride == (1, 1) and self.dilation == (1, 1) and self.groups == 1 and input.dim() == 4
         padded = self.padding in ((0, 0), (1, 1), (2, 2)) and int(self.padding[0]) < self.kernel_size[0]
         return usable(input) and square and plain and padded
+
+
+def conv_blocks(layers: Sequence[Conv2d], x: Tensor, pools: Sequence[bool], slope: float) -> Tensor:
+    """Convolutions one after the other, 2 x 2 max-pooling after those that ``pools`` says, each with a leaky ReLU."""
+    if all(layer._by_kernel(x) for layer in layers):
+        sizes = tuple(layer._sizes(pool, slope) for layer, pool in zip(layers, pools, strict=True))
+        return _stacked(layers, x, Stack(sizes, planar=True))
+    for layer, pool in zip(layers, pools, strict=True):
+        x = layer(x)  # called, so that hooks see it
+        # Pooling before the activation, which keeps the order of values, is the same on a quarter of them.
+        x = F.leaky_relu(max_pool(x) if pool else x, slope)
+    return x
+
+
+def _stacked(layers: Sequence[Conv2d], x: Tensor, stack: Stack) -> Tensor:
+    tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+    return cast(tuple[Tensor, ...], ConvStack.apply(x, stack, *tensors))[0]
 
 
 def max_pool(x: Tensor) -> Tensor:
