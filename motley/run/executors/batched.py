@@ -22,10 +22,11 @@ from motley.client.optimizer import SGD
 from motley.client.trainer import Outcome, Training, finish, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
-from motley.core.kernels import available
+from motley.core.kernels import available, product_precision
 from motley.core.types import Client, Facts, Tree, sent, stack_rows, stack_trees
 from motley.data.federated import FederatedData
-from motley.run.executors import draws, fetch, fused, linear
+from motley.nets.conv import conv_formulation
+from motley.run.executors import convolutions, draws, fetch, fused, linear
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.checked import Checked
@@ -69,9 +70,14 @@ class Batched:
         if self.cuda:
             fast = training.precision != "float32"
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
+        self.formulation = self._convolutions() if self.cuda else "auto"
+
+    def _convolutions(self) -> str:
+        training, shape = self.training, self.data.dataset.input_shape
+        return convolutions.formulation(training.net, shape, training.batch_size, self.device, product_precision())
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        with nullcontext() if self.cuda else one_thread():
+        with conv_formulation(self.formulation), nullcontext() if self.cuda else one_thread():
             return self._run(jobs)
 
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
