@@ -28,7 +28,7 @@ class Change(Protocol):
 AUGMENTATIONS: Registry[Change] = Registry("augmentation")
 """Factories of changes; add your own with ``@AUGMENTATIONS.add()``."""
 
-_WORD = 0x61756733  # keeps these draws apart from those of the minibatches, which fold small numbers
+WORD = 0x61756733  # keeps these draws apart from those of the minibatches, which fold small numbers
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,18 @@ class Augment:
 
     def __call__(self, x: Tensor, key: Tensor, step: Tensor | int) -> Tensor:
         """Images [B, C, H, W] as one client with this key sees them in this step."""
-        key = fold_in(fold_in(key, _WORD), step)
+        key = fold_in(fold_in(key, WORD), step)
         fill = torch.tensor(self.black, device=x.device)
         for i, change in enumerate(self.changes):
             x = change(x, fold_in(key, i), fill)
         return x
+
+    @property
+    def moves(self) -> list[int] | None:
+        """The changes as the kernel of a GPU takes them: the padding of a crop, 0 for a mirror; None if it cannot."""
+        if any(type(change) not in (Crop, Mirror) for change in self.changes):
+            return None
+        return [change.padding if isinstance(change, Crop) else 0 for change in self.changes]
 
 
 def make_augment(spec: str, dataset: Dataset) -> Augment | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from motley.client import cross_entropy, optimizer
-from motley.client.augment import make_augment
+from motley.client.augment import Augment, Change, Crop, Mirror, make_augment
 from motley.core.keys import Key
 from motley.core.part import Method
 from motley.data.dataset import Dataset
@@ -83,13 +83,15 @@ VIEWS = {"view", "permute", "expand", "unsqueeze", "transpose", "narrow"}
 
 
 @pytest.mark.usefixtures("by_kernels")
+@pytest.mark.parametrize("augment", ["", "crop(padding=2)+mirror"])
 @pytest.mark.parametrize(("method", "model", "channels", "sizes", "launches"), LAUNCHES)
 def test_a_step_launches_few_kernels(
-    method: str, model: str, channels: int, sizes: tuple[int, ...], launches: int
+    method: str, model: str, channels: int, sizes: tuple[int, ...], launches: int, augment: str
 ) -> None:
     """Operations that are not views; the choice of rows and the record of losses come on top."""
     e = experiment(make_method(method), model, channels, sizes)
-    made = executor(e, cuda=True, any_width=False)
+    training = replace(e.training, augment=make_augment(augment, e.data.dataset))
+    made = executor(replace(e, training=training), cuda=True, any_width=False)
     made.run(jobs_of(e, steps=(2, 2)))
     (step,) = (traced for (what, *_), traced in made._traces.items.items() if what == "rows")
     nodes = [node for node in step._graph.graph.nodes if node.op in ("call_function", "call_method")]
@@ -101,10 +103,28 @@ def test_a_step_launches_few_kernels(
     assert len(working) <= launches
 
 
+class Dimmed:
+    """A change that no kernel knows."""
+
+    def __call__(self, x: torch.Tensor, key: torch.Tensor, fill: torch.Tensor) -> torch.Tensor:
+        return 0.5 * x
+
+
+CONVOLUTIONAL = "cnn_rebafl(channels=[4, 6], padding=2)"
+
+
 @pytest.mark.usefixtures("by_kernels")
-def test_images_are_augmented_within_the_step() -> None:
-    e = experiment(make_method("fedavg"), "cnn_rebafl(channels=[4, 6], padding=2)", 3, (7, 5))
-    training = replace(e.training, augment=make_augment("crop(padding=2)+mirror", e.data.dataset))
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (CONVOLUTIONAL, (Crop(2), Mirror())),
+        ("mlp(hidden=[8])", (Mirror(), Crop(2))),
+        (CONVOLUTIONAL, (Mirror(), Dimmed())),
+    ],
+)
+def test_images_are_augmented_within_the_step(model: str, changes: tuple[Change, ...]) -> None:
+    e = experiment(make_method("fedavg"), model, 3, (7, 5))
+    training = replace(e.training, augment=Augment(changes, (-1.0, 0.0, 1.0)))
     jobs = jobs_of(e, steps=(3, 2))
     found = executor(replace(e, training=training), cuda=True, any_width=False).run(jobs)
     assert gap(found, Loop(training, e.data).run(jobs)) < 1e-4
@@ -122,12 +142,13 @@ def test_bfloat16_takes_no_kernel_for_float32() -> None:
 
 @pytest.mark.parametrize(("channels", "masked"), [(3, True), (1, False)])
 def test_fetch(channels: int, masked: bool) -> None:
+    keys = torch.tensor([1, 2], device=DEVICE)
     x, y = torch.randn(9, channels, 5, 7), torch.arange(9) % 4
     rows = torch.tensor([[0, 8, 3], [2, 2, 7]])
     mask = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]) if masked else None
     number, lr, counts = torch.tensor([5]), torch.tensor([0.1, 0.2]), (torch.tensor([5, 6]), torch.tensor([2, 6]))
     given = [None if one is None else one.to(DEVICE) for one in (x, y, rows, mask, number, lr, *counts)]
-    samples, labels, share, rate, epoch = fetch.fetch(*given, channels)
+    samples, labels, share, rate, epoch = fetch.fetch(*given, keys, None, channels, [])
     wanted = x[rows].permute(0, 1, 3, 4, 2).flatten(2)
     assert torch.equal(samples.cpu(), wanted)
     assert torch.equal(labels.cpu(), y[rows])
@@ -135,6 +156,35 @@ def test_fetch(channels: int, masked: bool) -> None:
     assert torch.equal(epoch.cpu(), torch.tensor([2.0, 0.0]))
     if mask is not None:
         torch.testing.assert_close(share.cpu(), mask / mask.sum(-1, keepdim=True).clamp_min(1.0))
+
+
+WAYS = [(Crop(2),), (Mirror(),), (Crop(2), Mirror()), (Mirror(), Crop(2)), (Crop(1), Mirror(), Crop(4), Mirror())]
+
+
+@pytest.mark.parametrize("changes", WAYS, ids=str)
+@pytest.mark.parametrize(("channels", "last"), [(1, True), (3, True), (3, False)])
+@pytest.mark.parametrize("step", [0, 1, 1 << 40])
+def test_fetch_changes_images_as_the_plain_way_does(
+    changes: tuple[Change, ...], channels: int, last: bool, step: int
+) -> None:
+    x, rows = torch.randn(9, channels, 5, 7), torch.tensor([[0, 8, 3, 1], [2, 2, 7, 2], [0, 8, 3, 1]])
+    augment = Augment(changes, (0.1, -2.0, 3.0)[:channels])
+    keys = torch.tensor([Key.root(3).fold(client).signed for client in range(3)])
+    wanted = torch.stack([augment(x[some], key, step) for some, key in zip(rows, keys, strict=True)])
+    ones, black = torch.ones(3, dtype=torch.int64), torch.tensor(augment.black)
+    given = (x, torch.zeros(9), rows, None, torch.tensor([step]), torch.ones(3), ones, ones, keys, black)
+    placed = [None if one is None else one.to(DEVICE) for one in given]
+    found = fetch.fetch(*placed, channels if last else 1, augment.moves)[0].cpu()
+    assert torch.equal(found, (wanted.permute(0, 1, 3, 4, 2) if last else wanted).flatten(2))
+
+
+def test_a_kernel_changes_images_only_in_ways_it_knows() -> None:
+    class Askew(Mirror):
+        pass
+
+    assert Augment((Crop(4), Mirror()), (0.0,)).moves == [4, 0]
+    assert Augment((Crop(4), Dimmed()), (0.0,)).moves is None
+    assert Augment((Askew(),), (0.0,)).moves is None
 
 
 def test_record(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -387,10 +387,10 @@ class Batched:
 
         def whole(moving: Any, drawn: Table, number: Tensor, c: Client, counts: tuple[Tensor, Tensor]) -> Any:
             if fetch.fits(self.data):
-                inputs = fetch.inputs(self.training.net, self.data, c, drawn, number, *counts)
+                inputs = fetch.inputs(self.training, self.data, c, drawn, number, *counts)
             else:
-                inputs = self._inputs(c, drawn, number, *counts)
-            return step(moving, augmented(self.training, inputs, c.key, number), c)
+                inputs = augmented(self.training, self._inputs(c, drawn, number, *counts), c.key, number)
+            return step(moving, inputs, c)
 
         axes = (0, Table(0, None if args[1].mask is None else 0), None, client_axes(args[3], group.shared), 0)  # type: ignore[arg-type]
         return self._trace(("rows", *what), whole, args, axes)

@@ -19,15 +19,26 @@ def _mix(z):
     return z ^ (z >> 31)
 
 
+@triton.jit
+def fold_in(key, word):
+    """`keys.fold_in`, on uint64."""
+    return _mix(key ^ _mix(tl.cast(word, tl.uint64) + GOLDEN))
+
+
+@triton.jit
+def bits(key, counter):
+    """`keys.bits`, on uint64."""
+    return _mix(key + (counter + 1).to(tl.uint64) * GOLDEN)
+
+
 @triton.jit(do_not_specialize=["N", "E"])
 def draw(keys, sizes, drawn, N, E, BLOCK: tl.constexpr):
     """drawn[k, e, n]: 64 random bits of key k, epoch e and counter n; the largest number where n is padding."""
     client = tl.program_id(2).to(tl.int64)
     epoch = tl.program_id(1)
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    key = tl.load(keys + client).to(tl.uint64, bitcast=True)
-    key = _mix(key ^ _mix(epoch.to(tl.uint64) + GOLDEN))
-    value = _mix(key + (n + 1).to(tl.uint64) * GOLDEN).to(tl.int64, bitcast=True)
+    key = fold_in(tl.load(keys + client).to(tl.uint64, bitcast=True), epoch)
+    value = bits(key, n).to(tl.int64, bitcast=True)
     value = tl.where(n < tl.load(sizes + client), value, LAST)
     tl.store(drawn + (client * E + epoch) * N + n, value, mask=n < N)
 
