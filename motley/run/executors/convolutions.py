@@ -1,6 +1,7 @@
 """How a run's convolutions are computed on a GPU: by kernels, once they were seen to compute what torch computes.
 
-Kernels are compiled where they run, and a compiler may be wrong: one lost the border of images of eight by eight pixels.
+Kernels are compiled where they run, and a compiler may be wrong: one lost the border of images of eight by eight
+pixels.
 Such gradients are finite and train, so nobody would notice.
 """
 
