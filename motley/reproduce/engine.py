@@ -19,6 +19,7 @@ from motley.reproduce.spec import Cell, Reproduction
 from motley.reproduce.store import Finished, Results, compact, key_of
 from motley.run import runner
 from motley.run.executors.base import n_cores
+from motley.run.executors.place import pick
 from motley.run.recipe import Recipe, load
 from motley.run.records import Record, environment, read_records
 
@@ -146,7 +147,8 @@ def diverged(errand: Errand) -> runner.Result:
         "wall_s": round(last.wall_time, 3),
         "executor": errand.recipe.executor,
     }
-    return runner.Result(errand.folder, errand.recipe, records + filler, torch.zeros(1), summary)
+    params = torch.zeros(1, device=pick(errand.recipe.device))  # where it was made
+    return runner.Result(errand.folder, errand.recipe, records + filler, params, summary)
 
 
 Told = Callable[[Errand, Finished | None, str], None]
