@@ -210,7 +210,7 @@ def test_phases_narrow_as_clients_finish() -> None:
     e = tiny_experiment(make_method("fedavg"), "mlp")
     made = executor(e)
     group = made._assemble(jobs_of(e))
-    assert made._phases(group, 9) == [(6, 1), (5, 2), (4, 4), (2, 7), (1, 9)]
+    assert made._phases(group) == [(6, 1), (5, 2), (4, 4), (2, 7), (1, 9)]
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from motley.client.trainer import Outcome, Training, finish, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
 from motley.core.kernels import available, product_precision
-from motley.core.types import Client, Facts, Tree, sent, stack_rows, stack_trees
+from motley.core.types import Client, Facts, Tree, sent, stack_trees
 from motley.data.federated import FederatedData
 from motley.nets.conv import conv_formulation
 from motley.run.executors import convolutions, draws, fetch, fused, linear
@@ -33,6 +33,7 @@ from motley.run.executors.checked import Checked
 from motley.run.executors.group import Drawn, Group, Samples, Waste
 from motley.run.executors.loop import one_thread
 from motley.run.executors.measure import measured
+from motley.run.executors.outcomes import outcomes, together
 from motley.run.executors.place import moved, pick
 from motley.run.executors.steps import Inputs, Shared, augmented, client_axes, first, make_step
 from motley.run.executors.tables import Batches, Counts, Table, ladder, same
@@ -81,7 +82,7 @@ class Batched:
             return self._run(jobs)
 
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        outcomes: dict[int, Outcome] = {}
+        found: dict[int, Outcome] = {}
         for places in self._group(jobs):
             begin = 0
             while begin < len(places):
@@ -95,9 +96,9 @@ class Batched:
                     self._buffers = Cache(8)
                     torch.cuda.empty_cache()
                     continue
-                outcomes.update(zip(some, made, strict=True))
+                found.update(zip(some, made, strict=True))
                 begin += len(some)
-        return _together([outcomes[i] for i in range(len(jobs))])
+        return together([found[i] for i in range(len(jobs))])
 
     def close(self) -> None:
         for buffers in self._buffers.items.values():
@@ -199,7 +200,7 @@ class Batched:
             c = self._train(group, c)
             c = measured(self.training, self.data, self.index, group, c, self._trace)
             made = self._finish(group, c)
-        return self._outcomes(group, *made)
+        return outcomes(group, self.training.method.adaptive, *made)
 
     def _begin(self, group: Group) -> Client:
         """All clients before their first step, stacked (`start`, `down`, `dials` without client axis where shared)."""
@@ -258,9 +259,12 @@ class Batched:
         return self._traces.get(key, lambda: Traced(function, *args, compiled=self.compiled))
 
     # ------------------------------------------------------------------ steps
+    def _phases(self, group: Group) -> list[tuple[int, int]]:
+        return group.phases(1.125 if self.cuda else 1.06)
+
     def _train(self, group: Group, c: Client) -> Client:
         k, total = len(group.jobs), max(group.counts)
-        self._count(group, total)
+        self.waste = self.waste.plus(group.waste(self.training.batch_size, self._phases(group)))
         if group.span.first >= group.span.last or total == 0:
             return c
         drawn = (group.keys, self.index, group.offsets, group.sizes, group.steps, self.training.batch_size)
@@ -270,19 +274,19 @@ class Batched:
         batches = Batches(*drawn, counts)
         if linear.fits(self.training, self.data):
             descent = linear.Descent(self.training, self.data, c.params, group.facts.lr, group.steps)
-            losses = linear.train(descent, batches, self._phases(group, total))
+            losses = linear.train(descent, batches, self._phases(group))
             return self._closed(group, c.with_(params=descent.params), losses)
         params = c.params.clone() if self.in_place else c.params
         moving = (params, tree_map(lambda leaf: leaf.contiguous(), self._at_rest(params)))
         parked: list[Tensor] = []
         losses = torch.zeros(total, k, device=self.device)
         s = 0
-        for width, until in self._phases(group, total):
+        for width, until in self._phases(group):
             if width < len(moving[0]):
                 parked.append(moving[0][width:])
                 moving = tree_map(lambda leaf, w=width: leaf[:w], moving)
             while s < until:
-                last = until if not self.training.method.adaptive else self._epoch_end(group, s, until)
+                last = until if not self.training.method.adaptive else group.epoch_end(s, until)
                 moving = self._advance(group, c, moving, batches, losses, s, last)
                 s = last
                 if self.training.method.adaptive:
@@ -359,21 +363,6 @@ class Batched:
             epoch=(numbers // per_epoch).to(torch.float32),
         )
 
-    def _phases(self, group: Group, total: int) -> list[tuple[int, int]]:
-        """(width, step it runs until): as clients finish, the batch narrows; widths are rounded up to a few."""
-        widths = ladder(len(group.jobs), 1.125 if self.cuda else 1.06)
-        phases: list[tuple[int, int]] = []
-        for width, narrower in zip(reversed(widths), [*reversed(widths[:-1]), 0], strict=True):
-            until = min(total, group.counts[narrower])  # as long as more than the narrower width still train
-            if until > (phases[-1][1] if phases else 0):
-                phases.append((width, until))
-        return phases
-
-    def _epoch_end(self, group: Group, s: int, until: int) -> int:
-        """The first step after s with which some client ends an epoch."""
-        ends = [(s // n + 1) * n for n, count in zip(group.epoch_steps, group.counts, strict=True) if count > s]
-        return min([until, *ends])
-
     def _step(self, group: Group, args: tuple[Any, ...]) -> Traced:
         """The traced step of a group for (moving, inputs, clients)."""
         what = (group.span, group.masked, group.shared)
@@ -429,15 +418,6 @@ class Batched:
         epoch = (group.steps // group.per_epoch).to(torch.float32)
         return c.with_(loss=_window_mean(losses, window, group.steps), epoch=epoch)
 
-    def _count(self, group: Group, total: int) -> None:
-        batch, wanted, computed, before = self.training.batch_size, 0, 0, 0
-        for job, count, n in zip(group.jobs, group.counts, group.epoch_steps, strict=True):
-            wanted += count // n * int(job.facts.n) + min(count % n * batch, int(job.facts.n))
-        for width, until in self._phases(group, total):
-            computed += width * (until - before) * batch
-            before = until
-        self.waste = Waste(self.waste.wanted + wanted, self.waste.computed + computed)
-
     # ------------------------------------------------------------------ the same steps as CUDA graphs
     def _train_captured(self, group: Group, c: Client, batches: Table, total: int) -> Client:
         capacity = (1 << (total - 1).bit_length()) + 4  # capturing runs a step a few times
@@ -448,10 +428,10 @@ class Batched:
         buffers = self._buffers.get(key, lambda: Buffers(content, capacity))
         buffers.load(content)
         s = 0
-        for width, until in self._phases(group, total):
+        for width, until in self._phases(group):
             graph = buffers.graphs.get(width, lambda w=width: self._capture(group, buffers, w))  # type: ignore[misc]
             while s < until:
-                last = until if not self.training.method.adaptive else self._epoch_end(group, s, until)
+                last = until if not self.training.method.adaptive else group.epoch_end(s, until)
                 for _ in range(s, last):
                     graph()
                 s = last
@@ -477,45 +457,6 @@ class Batched:
             fetch.record_(buffers.losses, buffers.s, loss)
 
         return Captured(step, buffers, buffers.snapshot, self._graph_pool)
-
-    # ------------------------------------------------------------------ results
-    def _outcomes(
-        self, group: Group, payload: Tree, trained: Tensor, extras: Tree, own: Tree, loss: Tensor
-    ) -> list[Outcome]:
-        real = sum(1 for count in group.counts if count > 0)
-        columns = zip(
-            _rows(payload, real),
-            trained[:real].cpu().unbind() if self.training.method.adaptive else [group.trained] * real,
-            _rows(extras, real),
-            [_cloned(row) if row else row for row in _rows(own, real)],  # kept for long: no view of all the others
-            loss[:real].unbind(),  # left on the device: whoever asks for it waits
-            strict=True,
-        )
-        return [Outcome(*row) for row in columns]
-
-
-def _together(outcomes: list[Outcome]) -> list[Outcome]:
-    """The same, with their payloads one after the other in one tensor: whoever stacks them then copies nothing."""
-    payloads = [outcome.payload for outcome in outcomes]
-    if not payloads or not all(isinstance(payload, Tensor) for payload in payloads):
-        return outcomes
-    rows = stack_rows(payloads).unbind()
-    return [outcome._replace(payload=row) for outcome, row in zip(outcomes, rows, strict=True)]
-
-
-def _cloned(tree: Tree) -> Tree:
-    return tree_map(lambda leaf: leaf.clone(), tree)
-
-
-def _rows(tree: Tree, n: int) -> list[Tree]:
-    """The first n rows of a stacked tree, as trees (views)."""
-    if isinstance(tree, Tensor):
-        return list(tree[:n].unbind())
-    leaves, spec = tree_flatten(tree)
-    if not leaves:
-        return [tree] * n
-    columns = zip(*(leaf[:n].unbind() if isinstance(leaf, Tensor) else leaf for leaf in leaves), strict=True)
-    return [tree_unflatten(row, spec) for row in columns]
 
 
 def _window_mean(losses: Tensor, window: Tensor, end: Tensor) -> Tensor:

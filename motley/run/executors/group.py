@@ -12,6 +12,7 @@ from motley.core.types import Data, Facts, Tree
 from motley.data.federated import FederatedData
 from motley.run.executors.base import Job
 from motley.run.executors.steps import Shared
+from motley.run.executors.tables import ladder
 from motley.run.executors.trace import Traced
 
 Drawn = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, int]  # keys, index, offsets, sizes, steps, batch size
@@ -45,6 +46,20 @@ class Samples(Data):
         return self._given
 
 
+class Waste(NamedTuple):
+    """How much of what was computed was asked for."""
+
+    wanted: int  # sample passes of the jobs
+    computed: int  # sample passes including padding
+
+    @property
+    def share(self) -> float:
+        return 1.0 - self.wanted / max(1, self.computed)
+
+    def plus(self, other: Waste) -> Waste:
+        return Waste(self.wanted + other.wanted, self.computed + other.computed)
+
+
 @dataclass
 class Group:
     """Clients that run together, those with most steps first."""
@@ -69,13 +84,27 @@ class Group:
     epoch_steps: list[int]  # steps per epoch, on the host
     step: Traced | None = None  # the same for all widths
 
+    def phases(self, ratio: float) -> list[tuple[int, int]]:
+        """(width, step it runs until): as clients finish, the batch narrows; widths grow by ``ratio``."""
+        widths, total = ladder(len(self.jobs), ratio), max(self.counts)
+        found: list[tuple[int, int]] = []
+        for width, narrower in zip(reversed(widths), [*reversed(widths[:-1]), 0], strict=True):
+            until = min(total, self.counts[narrower])  # as long as more than the narrower width still train
+            if until > (found[-1][1] if found else 0):
+                found.append((width, until))
+        return found
 
-class Waste(NamedTuple):
-    """How much of what was computed was asked for."""
+    def epoch_end(self, s: int, until: int) -> int:
+        """The first step after s with which some client ends an epoch, ``until`` at most."""
+        ends = [(s // n + 1) * n for n, count in zip(self.epoch_steps, self.counts, strict=True) if count > s]
+        return min([until, *ends])
 
-    wanted: int  # sample passes of the jobs
-    computed: int  # sample passes including padding
-
-    @property
-    def share(self) -> float:
-        return 1.0 - self.wanted / max(1, self.computed)
+    def waste(self, batch: int, phases: list[tuple[int, int]]) -> Waste:
+        """Samples that clients wanted to see, and those computed in these phases."""
+        wanted = computed = before = 0
+        for job, count, n in zip(self.jobs, self.counts, self.epoch_steps, strict=True):
+            wanted += count // n * int(job.facts.n) + min(count % n * batch, int(job.facts.n))
+        for width, until in phases:
+            computed += width * (until - before) * batch
+            before = until
+        return Waste(wanted, computed)
