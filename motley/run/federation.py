@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,15 @@ import torch
 from torch import Tensor
 
 from motley.client.trainer import Training, n_steps
-from motley.core.errors import TrainingError
 from motley.core.keys import Key
-from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, stack_rows, tree_bytes
+from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, tree_bytes
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fate, Fleet
 from motley.nets.cost import Cost
 from motley.protocol.federation import Arrival, Flight, Weights
 from motley.run.charges import Charges, Ticket, profiled
 from motley.run.clock import VirtualLoop
+from motley.run.doubts import Doubts
 from motley.run.executors.base import Executor, Job
 from motley.run.flights import (
     Aloft,
@@ -81,7 +80,7 @@ class SimulatedFederation:
         self.round = 0
         self.tally = Tally()
         self.came: Updates | None = None  # what was last handed on or merged in this round
-        self._doubts: list[tuple[Sequence[Arrival], Tensor]] = []  # updates of this round, and which are finite: [K]
+        self._doubts = Doubts(drop=schedule.on_bad_update == "drop")
         self._air = Flock()  # dispatched, neither delivered nor given up
         self._inbox = Flock()  # arrived, not yet taken by the protocol
         self._held: list[Flying] = []  # delayed until a round begins
@@ -239,7 +238,7 @@ class SimulatedFederation:
         arrivals = self._sound(arrivals)
         if arrivals:
             self.came = stack(rnd, arrivals)
-            with self._suspicious():
+            with self._doubts.blamed():
                 self.server.observe(rnd, self.came)
             self._accept(arrivals)
         return arrivals
@@ -249,7 +248,7 @@ class SimulatedFederation:
         if not arrivals:
             return
         updates = stack(rnd, arrivals)
-        with self._suspicious():
+        with self._doubts.blamed():
             self._merge(rnd, arrivals, updates, observed)
         if not observed:
             self._accept(arrivals)
@@ -481,7 +480,7 @@ class SimulatedFederation:
 
     def _conclude(self, rnd: Round) -> None:
         """Refuses a round that took in updates which are not finite; tells parts how tasks ended."""
-        self._assure()
+        self._doubts.settle()
         if self.training.method.has("conclude"):
             rows = [(t, float(arrived)) for t, arrived in self._ended]
             numbers = [(t.assigned, t.floor, t.worked * came, t.done * came) for t, came in rows]
@@ -496,41 +495,11 @@ class SimulatedFederation:
             self.trace.append(Event(self.now, what, ticket.client, ticket.round))
 
     def _sound(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
-        """Updates that are not finite are dropped and counted lost; or they stop the run, by the end of the round.
-
-        To look at them at once would make the host wait for the device that still computes them.
-        """
-        if not arrivals:
-            return []
-        sums = stack_rows([arrival.delta for arrival in arrivals]).sum(1)  # finite only if all of them are
-        fine = torch.isfinite(sums)
-        if self.schedule.on_bad_update == "stop":
-            self._doubts.append((arrivals, fine))
-            return list(arrivals)
-        good = [arrival for arrival, ok in zip(arrivals, fine.tolist(), strict=True) if ok]
+        """The updates that are taken; the others count as lost."""
+        good = self._doubts.sound(arrivals)
         self.tally.lost += len(arrivals) - len(good)
         self.tally.arrived -= len(arrivals) - len(good)
         return good
-
-    def _assure(self) -> None:
-        """Stops with a sentence where an update was not finite."""
-        doubts, self._doubts = self._doubts, []
-        for arrivals, fine in doubts:
-            for arrival, ok in zip(arrivals, fine.tolist(), strict=True):
-                if not ok:
-                    raise TrainingError(
-                        f"The update of client {arrival.client} in round {arrival.round} is not finite (NaN or "
-                        "infinite); lower the learning rate, or drop such updates with on_bad_update=drop."
-                    )
-
-    @contextmanager
-    def _suspicious(self) -> Iterator[None]:
-        """What goes wrong with updates is blamed on those that are not finite, if there are any."""
-        try:
-            yield
-        except Exception:
-            self._assure()
-            raise
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
