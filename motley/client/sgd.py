@@ -28,6 +28,17 @@ def sgd_product_(
     sgd_kernels.by_product(params, velocity, x, grad, lr, momentum, decay, precision)
 
 
+@torch.library.custom_op("motley::sgd_product_input_", mutates_args=("params", "velocity"))
+def sgd_product_input_(
+    params: Tensor, velocity: Tensor | None, x: Tensor, grad: Tensor, lr: Tensor, momentum: float, decay: float,
+    precision: str,
+) -> Tensor:  # fmt: skip
+    """`sgd_product_`, and the gradient of the layer's input [K, B, D]; weights are read once for both."""
+    from motley.client import sgd_kernels
+
+    return sgd_kernels.by_product_with_input(params, velocity, x, grad, lr, momentum, decay, precision)
+
+
 @torch.library.custom_op("motley::sgd_pieces_", mutates_args=("params", "velocity"))
 def sgd_pieces_(
     params: Tensor, velocity: Tensor | None, grads: list[Tensor], starts: list[int], lr: Tensor, momentum: float,
@@ -50,6 +61,14 @@ def _(
     precision: str,
 ) -> None:  # fmt: skip
     pass
+
+
+@sgd_product_input_.register_fake
+def _(
+    params: Tensor, velocity: Tensor | None, x: Tensor, grad: Tensor, lr: Tensor, momentum: float, decay: float,
+    precision: str,
+) -> Tensor:  # fmt: skip
+    return torch.empty_like(x)
 
 
 @sgd_pieces_.register_fake

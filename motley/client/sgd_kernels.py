@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -13,9 +14,10 @@ from motley.nets.client_linear_kernels import batch_block, outer
 
 @triton.jit
 def _descend(
-    models, velocity, grad, at, rate, inside, MOMENTUM, DECAY, HAS_MOMENTUM: tl.constexpr, HAS_DECAY: tl.constexpr
-):
-    old = tl.load(models + at, mask=inside, other=0.0)
+    models, velocity, old, grad, at, rate, inside, MOMENTUM, DECAY,
+    HAS_MOMENTUM: tl.constexpr, HAS_DECAY: tl.constexpr,
+):  # fmt: skip
+    """Moves ``old``, which was read from ``models + at``, along a gradient."""
     if HAS_DECAY:
         grad += DECAY * old
     if HAS_MOMENTUM:
@@ -32,8 +34,10 @@ def _plain_kernel(
     client = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     g = tl.load(grad + client * GRAD_ROW + i, mask=i < N, other=0.0)
+    models += client * PARAMS_ROW
+    old = tl.load(models + i, mask=i < N, other=0.0)
     _descend(
-        models + client * PARAMS_ROW, velocity + client * VELOCITY_ROW, g, i, tl.load(lr + client), i < N,
+        models, velocity + client * VELOCITY_ROW, old, g, i, tl.load(lr + client), i < N,
         MOMENTUM, DECAY, HAS_MOMENTUM, HAS_DECAY,
     )  # fmt: skip
 
@@ -62,9 +66,11 @@ def _pieces_kernel(
         if (program >= FIRSTS[j]) & (program < FIRSTS[j + 1]):
             i = (program - FIRSTS[j]) * BLOCKS[j] + tl.arange(0, BLOCKS[j])
             g = _summed(grads[j] + client * rows[j], parts[j], i, i < SIZES[j], PARTS[j], ROWS[j])
+            here = models + client * PARAMS_ROW + STARTS[j]
+            old = tl.load(here + i, mask=i < SIZES[j], other=0.0)
             _descend(
-                models + client * PARAMS_ROW + STARTS[j], velocity + client * VELOCITY_ROW + STARTS[j], g, i, rate,
-                i < SIZES[j], MOMENTUM, DECAY, HAS_MOMENTUM, HAS_DECAY,
+                here, velocity + client * VELOCITY_ROW + STARTS[j], old, g, i, rate, i < SIZES[j],
+                MOMENTUM, DECAY, HAS_MOMENTUM, HAS_DECAY,
             )  # fmt: skip
 
 
@@ -78,10 +84,44 @@ def _outer_kernel(
     o = tl.program_id(1) * BO + tl.arange(0, BO)
     d = tl.program_id(0) * BD + tl.arange(0, BD)
     g = outer(x, grad, client, o, d, B, CO, D, PRECISION, BB)
+    models += client * PARAMS_ROW
+    at = o[:, None] * D + d[None, :]
+    inside = (o[:, None] < CO) & (d[None, :] < D)
+    old = tl.load(models + at, mask=inside, other=0.0)
     _descend(
-        models + client * PARAMS_ROW, velocity + client * VELOCITY_ROW, g, o[:, None] * D + d[None, :],
-        tl.load(lr + client), (o[:, None] < CO) & (d[None, :] < D), MOMENTUM, DECAY, HAS_MOMENTUM, HAS_DECAY,
+        models, velocity + client * VELOCITY_ROW, old, g, at, tl.load(lr + client), inside,
+        MOMENTUM, DECAY, HAS_MOMENTUM, HAS_DECAY,
     )  # fmt: skip
+
+
+@triton.jit
+def _outer_input_kernel(
+    models, velocity, x, grad, back, lr, B, CO, D, PARAMS_ROW, VELOCITY_ROW, MOMENTUM, DECAY,
+    HAS_MOMENTUM: tl.constexpr, HAS_DECAY: tl.constexpr, PRECISION: tl.constexpr,
+    BO: tl.constexpr, BB: tl.constexpr, BD: tl.constexpr, O_MAX: tl.constexpr,
+):  # fmt: skip
+    """As `_outer_kernel`; on the way back[k, b, d] = sum over o of grad[k, b, o] * weight[k, o, d], before it moves."""
+    client = tl.program_id(1).to(tl.int64)
+    d = tl.program_id(0) * BD + tl.arange(0, BD)
+    b = tl.arange(0, BB)
+    models += client * PARAMS_ROW
+    velocity += client * VELOCITY_ROW
+    rate = tl.load(lr + client)
+    there = (client * B + b) * D
+    seen = (b[:, None] < B) & (d[None, :] < D)
+    inputs = tl.load(x + there[:, None] + d[None, :], mask=seen, other=0.0)
+    acc = tl.zeros((BB, BD), dtype=tl.float32)
+    for begin in range(0, O_MAX, BO):
+        o = begin + tl.arange(0, BO)
+        slopes = (client * B + b) * CO
+        slope = tl.load(grad + slopes[:, None] + o[None, :], mask=(b[:, None] < B) & (o[None, :] < CO), other=0.0)
+        at = o[:, None] * D + d[None, :]
+        inside = (o[:, None] < CO) & (d[None, :] < D)
+        old = tl.load(models + at, mask=inside, other=0.0)
+        acc = tl.dot(slope, old, acc, input_precision=PRECISION)
+        g = tl.dot(tl.trans(slope), inputs, input_precision=PRECISION)
+        _descend(models, velocity, old, g, at, rate, inside, MOMENTUM, DECAY, HAS_MOMENTUM, HAS_DECAY)
+    tl.store(back + there[:, None] + d[None, :], acc, mask=seen)
 
 
 def plain(params: Tensor, velocity: Tensor | None, grad: Tensor, lr: Tensor, momentum: float, decay: float) -> None:
@@ -128,3 +168,20 @@ def by_product(
         HAS_MOMENTUM=velocity is not None, HAS_DECAY=decay != 0, PRECISION=precision,
         BO=16, BB=batch_block(batch), BD=128, num_warps=4,
     )  # fmt: skip
+
+
+def by_product_with_input(
+    params: Tensor, velocity: Tensor | None, x: Tensor, grad: Tensor, lr: Tensor, momentum: float, decay: float,
+    precision: str,
+) -> Tensor:  # fmt: skip
+    """See `sgd.sgd_product_input_`."""
+    k, batch, inputs = x.shape
+    outputs = grad.shape[2]
+    moving = params if velocity is None else velocity
+    back = torch.empty_like(x)
+    _outer_input_kernel[(triton.cdiv(inputs, 128), k)](
+        params, moving, x, grad, back, lr, batch, outputs, inputs, params.stride(0), moving.stride(0), momentum, decay,
+        HAS_MOMENTUM=velocity is not None, HAS_DECAY=decay != 0, PRECISION=precision,
+        BO=32, BB=batch_block(batch), BD=128, O_MAX=outputs, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return back

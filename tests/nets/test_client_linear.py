@@ -75,3 +75,41 @@ def test_fused_update(momentum: float, decay: float) -> None:
     traced(*found, x, rate)
     step(*wanted, x, rate)
     torch.testing.assert_close(found, wanted)
+
+
+def two_layers(params: Tensor, velocity: Tensor | None, x: Tensor, rate: Tensor, later: bool) -> Tensor:
+    """A step of a large layer after a small one; later: something reads the large one's weights after the gradients."""
+    k, n = len(params), 24 * 40
+    scale, weight = params[:, :40], params[:, 40 : 40 + n]
+
+    def loss(scale: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        y: Tensor = ClientLinear.apply((x * scale).tanh(), weight, None)
+        return y.tanh().sum()
+
+    slopes = vmap(grad(loss, argnums=(0, 1)))(scale, weight.view(k, 24, 40), x)
+    seen = (weight[:, 7:9] ** 2).sum(1, keepdim=True) if later else rate
+    for start, slope in zip((0, 40), slopes, strict=True):
+        some = slice(start, start + slope[0].numel())
+        sgd_(params[:, some], None if velocity is None else velocity[:, some], slope.flatten(1), rate, 0.5, 0.01)
+    return seen * 1.5
+
+
+@pytest.mark.parametrize("momentum", [True, False])
+@pytest.mark.parametrize("later", [False, True])
+def test_input_gradient_within_the_update(momentum: bool, later: bool) -> None:
+    """Weights are read once for both, unless something reads them in between."""
+    x, rate = drawn(2, 5, 40), torch.full((2, 1), 0.1, device=DEVICE)
+
+    def fresh() -> tuple[Tensor, Tensor | None]:
+        return drawn(2, 25 * 40), drawn(2, 25 * 40 + 1)[:, 1:].contiguous() if momentum else None
+
+    def step(params: Tensor, velocity: Tensor | None, x: Tensor, rate: Tensor) -> Tensor:
+        return two_layers(params, velocity, x, rate, later)
+
+    traced = Traced(step, *fresh(), x, rate)
+    names = [str(node.target) for node in traced._graph.graph.nodes]
+    assert any("sgd_product_input_" in name for name in names) is not later
+    assert any("linear_input" in name for name in names) is later
+    found, wanted = (fresh(), fresh())
+    torch.testing.assert_close(traced(*found, x, rate), step(*wanted, x, rate))
+    torch.testing.assert_close(found, wanted)

@@ -52,7 +52,7 @@ CASES = [
 ]
 
 
-LAUNCHES = [(*CASES[0], 22), (*CASES[1], 23)]
+LAUNCHES = [(*CASES[0], 19), (*CASES[1], 21)]
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ parts, and the gradient of a large linear layer is taken within its update, so t
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any, NamedTuple
 
@@ -99,16 +100,70 @@ def _join(module: GraphModule, run: list[Node]) -> None:
                 grads.append(_parts(graph, piece))
                 starts.append(piece.start)
                 continue
-            x, slope, precision = product.args
-            cut = (1, piece.start, piece.start + piece.size)
-            where = [one and graph.call_function(aten.slice.Tensor, (one, *cut)) for one in (params, velocity)]
-            graph.call_function(torch.ops.motley.sgd_product_.default, (*where, x, slope, *rest, precision))
+            _move_by_product(graph, product, piece, (params, velocity, rest), run)
         for i in range(0, len(grads), AT_ONCE):
             some = slice(i, i + AT_ONCE)
             moved = (params, velocity, grads[some], starts[some], *rest)
             graph.call_function(torch.ops.motley.sgd_pieces_.default, moved)
     for node in run:
         graph.erase_node(node)
+
+
+def _move_by_product(
+    graph: Graph, product: Node, piece: Piece, moved: tuple[Node, Node | None, list[Any]], run: list[Node]
+) -> None:
+    """Moves a large linear layer; where it can be, with the gradient of its input, so that weights are read once."""
+    params, velocity, rest = moved
+    x, slope, precision = product.args
+    back = _way_back(product, piece, params, rest, run)
+    with graph.inserting_before(back or run[-1]):
+        cut = (1, piece.start, piece.start + piece.size)
+        where = [one and graph.call_function(aten.slice.Tensor, (one, *cut)) for one in (params, velocity)]
+        op = torch.ops.motley.sgd_product_.default if back is None else torch.ops.motley.sgd_product_input_.default
+        update = graph.call_function(op, (*where, x, slope, *rest, precision))
+    if back is not None:
+        back.replace_all_uses_with(update)
+        graph.erase_node(back)
+
+
+def _way_back(product: Node, piece: Piece, params: Node, rest: list[Any], run: list[Node]) -> Node | None:
+    """The gradient of a layer's input, if the layer may move there already: nothing reads its weights later on."""
+    x, slope, precision = product.args
+    assert isinstance(slope, Node)
+    found = [user for user in slope.users if user.target is torch.ops.motley.linear_input.default]
+    if len(found) != 1 or found[0].args[0] is not slope or found[0].args[2] != precision:
+        return None
+    (back,) = found
+    if _region(back.args[1]) != (params, piece.start, piece.size):
+        return None
+    order = {node: i for i, node in enumerate(back.graph.nodes)}
+    if any(isinstance(one, Node) and order[one] > order[back] for one in (x, params, *rest)):
+        return None
+    later = [node for node, i in order.items() if i > order[back] and node.op == "call_function" and node not in run]
+    read = [one for node in later if not _only_looks(node) for one in node.all_input_nodes]
+    return None if any(_touches(one, params, piece) for one in read) else back
+
+
+def _region(node: Any) -> tuple[Any, int, int]:
+    """The table that a tensor is some columns of, the first of them, and how many they are."""
+    shape = shape_of(node)
+    base, start = _columns(_stripped(node)[0])
+    return base, start, math.prod(shape[1:]) if shape else 0
+
+
+def _touches(node: Node, params: Node, piece: Piece) -> bool:
+    """Whether a tensor shares memory with a piece, as far as that can be told; if it cannot, it does."""
+    if _root(node) is not _root(params):
+        return False
+    base, start, size = _region(node)
+    return base is not params or (start < piece.start + piece.size and piece.start < start + size)
+
+
+def _root(node: Any) -> Any:
+    """What a view is a view of, at the end."""
+    while isinstance(node, Node) and node.op == "call_function" and _only_looks(node):
+        node = node.args[0]
+    return node
 
 
 def _size(node: Node) -> int:
