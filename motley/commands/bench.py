@@ -152,6 +152,21 @@ def scale(
 
 
 @app.command()
+def convolutions(
+    cases: Annotated[str, typer.Option(help="Networks, joined by commas; all unless told.")] = "",
+    precision: Annotated[str, typer.Option(help="float32 or tf32.")] = "tf32",
+    as_json: AsJson = False,
+) -> None:
+    """Gradients of many clients' CNNs by Motley's kernels and by torch, in time and in digits; needs a GPU."""
+    from motley.bench import convolutions as bench
+
+    rows = bench.convolutions(_names(cases), precision, _progress)
+    if not as_json:
+        show_rows(*without_constants(rows, "errors: against float64", ("device", "precision")))
+    Voice(as_json).end(rows)
+
+
+@app.command()
 def agreement(
     names: Annotated[str, typer.Option(help="Parts and methods, joined by commas; all unless told.")] = "",
     device: Device = "auto",

@@ -41,8 +41,8 @@ def _compared(net: Network, shape: tuple[int, ...], batch: int, device: torch.de
     x = torch.randn(2, batch, *shape, generator=generator)
     here = params.to(device), x.to(device)
     try:
-        error = _error(net, _slopes(net, *here), _slopes(net, *here, "direct"))
-        trouble = "" if error <= allowed else f"a gradient is off by {100 * error:.0f} %"
+        off = error(net, slopes(net, *here), slopes(net, *here, "direct"))
+        trouble = "" if off <= allowed else f"a gradient is off by {100 * off:.0f} %"
     except Exception as failure:  # whatever a compiler may raise
         trouble = f"{type(failure).__name__}: {failure}".splitlines()[0]
     if not trouble:
@@ -51,15 +51,14 @@ def _compared(net: Network, shape: tuple[int, ...], batch: int, device: torch.de
     return "direct"
 
 
-def _slopes(net: Network, params: Tensor, x: Tensor, name: str = "auto") -> Tensor:
+def slopes(net: Network, params: Tensor, x: Tensor, name: str = "auto") -> Tensor:
     """Gradients [K, P] of a smooth function of the logits."""
     with conv_formulation(name), torch.no_grad():
         return vmap(grad(lambda flat, x: torch.sin(net(flat, x).logits).sum()))(params, x)
 
 
-def _error(net: Network, found: Tensor, expected: Tensor) -> float:
+def error(net: Network, found: Tensor, expected: Tensor) -> float:
     """The largest error of a tensor's gradient, of its own size."""
     pieces = [slice(slot.start, slot.stop) for slot in net.layout.slots]
     errors = [(found[:, at] - expected[:, at]).norm() / expected[:, at].norm().clamp_min(1e-12) for at in pieces]
-    worst = float(torch.stack(errors).nan_to_num(torch.inf).max())
-    return worst
+    return float(torch.stack(errors).nan_to_num(torch.inf).max())
