@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from itertools import pairwise
 
@@ -9,7 +10,12 @@ from motley.core.registry import Registry, parse
 from motley.reproduce.store import Finished
 
 METRICS: Registry[float | None] = Registry("metric")
-"""Factories ``f(run: Finished, **arguments) -> number or None``; the short form is ``name(key=value)``."""
+"""Factories ``f(run: Finished, **arguments) -> number or None``; the short form is ``name(key=value)``.
+
+``within`` says where values can lie, if not everywhere.
+"""
+
+PERCENT, POSITIVE, SHARE = (0.0, 100.0), (0.0, math.inf), (0.0, 1.0)
 
 
 def measure(spec: str, run: Finished) -> float | None:
@@ -18,32 +24,39 @@ def measure(spec: str, run: Finished) -> float | None:
     return METRICS.make(call.name, run, **call.arguments)
 
 
-@METRICS.add(hidden=("run",))
+def bounds(spec: str) -> tuple[float, float]:
+    """Where the values of a metric can lie."""
+    (call,) = parse(spec, "metric")
+    low, high = METRICS[call.name].meta.get("within", (-math.inf, math.inf))
+    return low, high
+
+
+@METRICS.add(hidden=("run",), within=PERCENT)
 def accuracy(run: Finished) -> float | None:
     """Test accuracy after the last round, in percent."""
     return 100.0 * float(run.summary["accuracy"])
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=PERCENT)
 def best_accuracy(run: Finished) -> float | None:
     """The best test accuracy of all rounds, in percent."""
     return 100.0 * float(run.summary["best_accuracy"])
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=PERCENT)
 def mean_accuracy(run: Finished, last: int = 10) -> float | None:
     """Mean test accuracy of the last evaluated rounds, in percent."""
     return 100.0 * statistics.fmean(run.accuracy[-last:])
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=POSITIVE)
 def stability(run: Finished, last: int = 50) -> float | None:
     """Variance of the test accuracy (in percent) over the last evaluated rounds; small is good."""
     values = [100.0 * value for value in run.accuracy[-last:]]
     return statistics.variance(values) if len(values) > 1 else None
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=POSITIVE)
 def rounds_to(run: Finished, target: float = 0.8, capped: bool = False) -> float | None:
     """The first round with at least this test accuracy (a fraction).
 
@@ -54,7 +67,7 @@ def rounds_to(run: Finished, target: float = 0.8, capped: bool = False) -> float
     return None if found is None else float(found)
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=PERCENT)
 def validated(run: Finished, score: str = "") -> float | None:
     """Test score, times 100, of the round that is best on validation data.
 
@@ -67,7 +80,7 @@ def validated(run: Finished, score: str = "") -> float | None:
     return None if found is None else 100.0 * float(found["test"])
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=POSITIVE)
 def wobble(run: Finished, name: str = "validation_accuracy") -> float | None:
     """Mean change of a score (times 100) from one evaluation to the next in the second half of a run; small is good."""
     values = run.extra.get(name, [])
@@ -89,25 +102,25 @@ def summary(run: Finished, name: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=PERCENT)
 def straggler_rate(run: Finished) -> float | None:
     """Tasks whose client sent less than it was asked for (or nothing), in percent."""
     return 100.0 * float(run.summary["stragglers_rate"]) if "stragglers_rate" in run.summary else None
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=PERCENT)
 def dropout_rate(run: Finished) -> float | None:
     """Tasks whose client sent nothing, in percent."""
     return 100.0 * float(run.summary["dropouts_rate"]) if "dropouts_rate" in run.summary else None
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=POSITIVE)
 def round_length(run: Finished) -> float | None:
     """Mean length of a round in virtual seconds."""
     return run.times[-1] / run.rounds[-1] if run.times else None
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=POSITIVE)
 def time_to(run: Finished, target: float = 0.8, capped: bool = False) -> float | None:
     """Virtual seconds until a test accuracy (a fraction) was first reached.
 
@@ -117,14 +130,14 @@ def time_to(run: Finished, target: float = 0.8, capped: bool = False) -> float |
     return next(reached, run.times[-1] if capped and run.times else None)
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=POSITIVE)
 def participation(run: Finished, group: int = 0) -> float | None:
     """How often clients of a decile of speed were chosen, as a share of the mean; 0 is the slowest, 9 the fastest."""
     chosen = run.summary.get("fairness", {}).get("chosen_by_speed")
     return None if not chosen or not sum(chosen) else chosen[group] * len(chosen) / sum(chosen)
 
 
-@METRICS.add(hidden=("run",))
+@METRICS.add(hidden=("run",), within=SHARE)
 def evenness(run: Finished) -> float | None:
     """Jain's index of how often clients were chosen; 1 is even."""
     found = run.summary.get("fairness", {}).get("jain_chosen")

@@ -74,7 +74,7 @@ def _made_with(table: Table) -> list[str]:
         f"`motley reproduce {table.reproduction.name}{flag}`: {len(runs)} runs, {hours:.1f} hours of them in all, on "
         f"{', '.join(devices)}; executor {', '.join(executors)}; torch {', '.join(versions)}. Every run is in `runs/` "
         "here, or in that of the reproduction that made it first. Intervals are 95 % t-intervals of the mean over "
-        "seeds; claims are judged by the interval of the differences, seed by seed.",
+        "seeds, cut to where values can lie; claims are judged by the interval of the differences, seed by seed.",
         "",
     ]
 

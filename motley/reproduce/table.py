@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
-from motley.reproduce.metrics import measure
+from motley.reproduce.metrics import bounds, measure
 from motley.reproduce.spec import Cell, Claim, Reproduction
 from motley.reproduce.store import Finished, Results
 
@@ -68,14 +68,17 @@ class Table:
         }
 
 
-def interval(values: list[float]) -> tuple[float | None, float | None]:
-    """The 95 % t-interval of a mean; nothing to say with fewer than two values."""
+def interval(
+    values: list[float], within: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float | None, float | None]:
+    """The 95 % t-interval of a mean, cut to where values can lie; nothing to say with fewer than two values."""
     if len(values) < 2:
         return None, None
     from scipy.stats import t
 
     half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.fmean(values) - half, statistics.fmean(values) + half
+    mean = statistics.fmean(values)
+    return max(mean - half, within[0]), min(mean + half, within[1])
 
 
 def build(made: Reproduction, results: Results, quick: bool = False, seeds: list[int] | None = None) -> Table:
@@ -95,7 +98,7 @@ def build(made: Reproduction, results: Results, quick: bool = False, seeds: list
 def _row(made: Reproduction, cell: Cell, metric: str, runs: list[Finished]) -> Row:
     values = [value for run in runs if (value := measure(metric, run)) is not None]
     mean = statistics.fmean(values) if values else None
-    low, high = interval(values)
+    low, high = interval(values, bounds(metric))
     paper = made.paper_value(cell, metric)
     difference = None if mean is None or paper is None else round(mean - paper, 4)
     devices = sorted({run.device for run in runs if run.device})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from typer.testing import CliRunner
 
 from motley.cli import app
 from motley.core.errors import InputError, RecipeError, UnknownNameError
-from motley.reproduce import spec
+from motley.reproduce import engine, spec
 from motley.reproduce.engine import Errand, Plan, carry_out, errands, matching, run_all
-from motley.reproduce.metrics import measure
+from motley.reproduce.metrics import bounds, measure
 from motley.reproduce.show import ACCURACY, picture, points
 from motley.reproduce.store import Finished, Results, exported, imported, key_of
 from motley.reproduce.table import build, compare, interval
@@ -168,6 +169,9 @@ def test_interval_by_hand() -> None:
     low, high = interval([1.0, 2.0, 3.0])
     assert (low, high) == (pytest.approx(2 - 4.3027 / 3**0.5, abs=1e-3), pytest.approx(2 + 4.3027 / 3**0.5, abs=1e-3))
     assert interval([1.0]) == (None, None)
+    assert interval([1.0, 99.0], bounds("accuracy")) == (0.0, 100.0)
+    assert interval([0.1, 5.0], bounds("stability(last=5)"))[0] == 0.0
+    assert bounds("recorded(name='diversity')") == (-math.inf, math.inf)
 
 
 def test_comparison_is_by_seed_and_honest() -> None:
@@ -278,15 +282,20 @@ def test_a_paused_run_goes_on_to_the_same_result(tiny: str, tmp_path: Path) -> N
     assert carry_out(paused).accuracy == whole.accuracy
 
 
-def test_a_run_that_diverges_is_recorded_as_guessing(tiny: str, tmp_path: Path) -> None:
+def test_a_run_that_diverges_is_recorded_as_guessing(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = load(
         spec.read(tiny).recipe_of(spec.Cell("A", "one"), spec.Draw(0)),
         {"method": "fedavgm(lr=1e12)", "model": "mlp", "rounds": 9},
     )
-    run = carry_out(Errand("tiny", "A, one", False, recipe, tmp_path / "run"))
+    errand = Errand("tiny", "A, one", False, recipe, tmp_path / "run")
+    run = carry_out(errand)
     assert run.summary["accuracy"] == pytest.approx(0.1)
     assert run.summary["diverged"] > 1
     assert len(run.accuracy) == 9
+    monkeypatch.setattr(engine, "pick", lambda _: "meta")
+    assert engine.diverged(errand).params.is_meta, "it says where it was made"
 
 
 def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:
