@@ -21,8 +21,8 @@ from motley.core.errors import InputError, UnknownNameError
 from motley.core.kernels import available
 from motley.core.keys import Key
 from motley.nets.zoo import build
-from motley.run.executors.convolutions import error, slopes
 from motley.run.executors.trace import Captured
+from motley.run.executors.trust import error, slopes
 
 Row = dict[str, Any]
 REPEATS = 20
@@ -67,11 +67,11 @@ def measured(case: str, shape: Shape, device: torch.device, name: str) -> Row:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(shape.clients, shape.batch, *shape.image, generator=generator).to(device)
     params = net.initial().to(device) * torch.linspace(0.9, 1.1, shape.clients, device=device)[:, None]
-    exact = slopes(net, params.double(), x.double(), "direct")
+    exact = slopes(net, params.double(), x.double())
     row: Row = {"case": case, "device": device.type, "precision": name, "clients": shape.clients, "batch": shape.batch}
     with precision(name):
-        for way, name_of_way in (("kernels", "auto"), ("torch", "direct")):
-            taken = partial(slopes, net, params, x, name_of_way)
+        for way in ("kernels", "torch"):
+            taken = partial(slopes, net, params, x, kernels=way == "kernels")
             row[f"us_{way}"] = round(1e6 * _seconds(taken, device), 1)
             row[f"error_{way}"] = float(f"{error(net, taken(), exact):.2g}")
     row["times_as_fast"] = round(row["us_torch"] / row["us_kernels"], 2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -21,8 +24,26 @@ def available() -> bool:
     return True
 
 
+_off: ContextVar[bool] = ContextVar("kernels_off", default=False)
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Inside the block everything is computed by torch's own operations."""
+    token = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(token)
+
+
 def usable(tensor: Tensor) -> bool:
-    """Whether Triton's kernels for float32 can take a tensor."""
+    """Whether Triton's kernels are to take a tensor."""
+    return not _off.get() and can_take(tensor)
+
+
+def can_take(tensor: Tensor) -> bool:
+    """Whether the kernels, which are for float32, can take a tensor."""
     return tensor.is_cuda and tensor.dtype == torch.float32 and available()
 
 

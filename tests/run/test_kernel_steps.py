@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from motley.client import cross_entropy, optimizer
 from motley.client.augment import Augment, Change, Crop, Mirror, make_augment
+from motley.core import kernels
 from motley.core.keys import Key
 from motley.core.part import Method
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData
 from motley.methods import make_method
-from motley.nets import client_linear, conv
+from motley.nets import client_linear
 from motley.nets.zoo import build
 from motley.run.executors import batched, fetch
 from motley.run.executors.graphs import is_view
@@ -58,8 +58,7 @@ LAUNCHES = [(*CASES[0], 19), (*CASES[1], 21)]
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels wherever a GPU would run them, and no graphs."""
-    for module in (conv, client_linear, optimizer, cross_entropy, fetch):
-        monkeypatch.setattr(module, "usable", lambda tensor: tensor.dtype == torch.float32)
+    monkeypatch.setattr(kernels, "can_take", lambda tensor: tensor.dtype == torch.float32)
     monkeypatch.setattr(client_linear, "LEAST_WEIGHTS", 1 << 14)
     monkeypatch.setattr(batched, "Captured", Replayed)
 
@@ -188,7 +187,7 @@ def test_a_kernel_changes_images_only_in_ways_it_knows() -> None:
 
 
 def test_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "usable", lambda _: True)
+    monkeypatch.setattr(kernels, "can_take", lambda _: True)
     losses, number = torch.zeros(4, 7, device=DEVICE), torch.tensor([1], device=DEVICE)
     wanted = torch.zeros(4, 7)
     for step in (1, 2):

@@ -22,11 +22,10 @@ from motley.client.optimizer import SGD
 from motley.client.trainer import Outcome, Training, finish, span_of
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
-from motley.core.kernels import available, product_precision
+from motley.core.kernels import available, without_kernels
 from motley.core.types import Client, Facts, Tree, sent, stack_trees
 from motley.data.federated import FederatedData
-from motley.nets.conv import conv_formulation
-from motley.run.executors import convolutions, draws, fetch, fused, linear
+from motley.run.executors import draws, fetch, fused, linear
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.checked import Checked
@@ -38,6 +37,7 @@ from motley.run.executors.place import moved, pick
 from motley.run.executors.steps import Inputs, Shared, augmented, client_axes, first, make_step
 from motley.run.executors.tables import Batches, Counts, Table, ladder, same
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
+from motley.run.executors.trust import trusted
 
 CACHE_BYTES = 1 << 22  # parameters of clients that run together on a CPU, so that they stay in its cache
 BLOCK_BYTES = 1 << 23  # samples fetched at once on a CPU
@@ -71,14 +71,10 @@ class Batched:
         if self.cuda:
             fast = training.precision != "float32"
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
-        self.formulation = self._convolutions() if self.cuda else "auto"
-
-    def _convolutions(self) -> str:
-        training, shape = self.training, self.data.dataset.input_shape
-        return convolutions.formulation(training.net, shape, training.batch_size, self.device, product_precision())
+        self.kernels = not self.cuda or trusted(training.net, self.data.dataset, training.batch_size)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        with conv_formulation(self.formulation), nullcontext() if self.cuda else one_thread():
+        with nullcontext() if self.kernels else without_kernels(), nullcontext() if self.cuda else one_thread():
             return self._run(jobs)
 
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:

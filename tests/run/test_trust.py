@@ -1,4 +1,4 @@
-"""Convolution kernels are compared with torch's own before a run trusts them."""
+"""Kernels are compared with torch's own operations before a run trusts them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from motley.core import kernels
 from motley.core.keys import Key
-from motley.nets import client_conv_kernels, conv
+from motley.data.dataset import Dataset
+from motley.nets import client_conv_kernels
 from motley.nets.zoo import build
-from motley.run.executors import convolutions
-from motley.run.executors.convolutions import formulation
+from motley.run.executors import trust
 from tests.kernels import DEVICE, needs_kernels
 
 pytestmark = needs_kernels
@@ -23,26 +24,28 @@ SHAPE = (1, 8, 8)
 
 @pytest.fixture(autouse=True)
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(conv, "usable", lambda tensor: tensor.dtype == torch.float32)
-    monkeypatch.setattr(convolutions, "_seen", {})
+    monkeypatch.setattr(kernels, "can_take", lambda tensor: tensor.dtype == torch.float32)
+    monkeypatch.setattr(trust, "_seen", {})
     before = torch.backends.cuda.matmul.allow_tf32
     yield
     torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def chosen(precision: str, model: str = "cnn_rebafl(channels=[4, 6], padding=2)") -> str:
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+def trusted(tf32: bool, model: str = "cnn_rebafl(channels=[4, 6], padding=2)") -> bool:
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    x = torch.randn(9, *SHAPE, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    y = torch.zeros(9, dtype=torch.int64, device=DEVICE)
     net = build(model, SHAPE, 4, 0, Key.root(3))
-    return formulation(net, SHAPE, 5, torch.device(DEVICE), precision)
+    return trust.trusted(net, Dataset("random", x, y, x, y, 4, kind="image"), 5)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
-def test_kernels_that_work_are_used(precision: str) -> None:
-    assert chosen(precision) == "auto"
+@pytest.mark.parametrize("tf32", [True, False])
+def test_kernels_that_work_are_trusted(tf32: bool) -> None:
+    assert trusted(tf32)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
-def test_a_forgotten_border_is_seen(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_forgotten_border_is_seen(tf32: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a compiler had it: the gradient of the second convolution's input is taken from beyond the image."""
     forward, calls = client_conv_kernels.forward, []
 
@@ -52,10 +55,10 @@ def test_a_forgotten_border_is_seen(precision: str, monkeypatch: pytest.MonkeyPa
         return (y.roll(1, dims=2), which) if rest[1] is None else (y, which)  # without bias: the way back
 
     monkeypatch.setattr(client_conv_kernels, "forward", wrong)
-    with pytest.warns(UserWarning, match="quick convolutions do not work here .*off by"):
-        assert chosen(precision) == "direct"
+    with pytest.warns(UserWarning, match="quick kernels do not work here .*off by"):
+        assert not trusted(tf32)
     n = len(calls)
-    assert chosen(precision) == "direct", "remembered"
+    assert not trusted(tf32), "remembered"
     assert len(calls) == n
 
 
@@ -65,9 +68,4 @@ def test_kernels_that_fail_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(client_conv_kernels, "forward", broken)
     with pytest.warns(UserWarning, match="no such instruction"):
-        assert chosen("tf32x3") == "direct"
-
-
-def test_models_without_convolutions_need_no_look() -> None:
-    assert chosen("tf32", "mlp(hidden=[8])") == "auto"
-    assert convolutions._seen == {}
+        assert not trusted(False)
