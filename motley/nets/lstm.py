@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from motley.nets.client_lstm import ClientLSTM, fits
 from motley.nets.registry import Split, model, tokens
 
 
@@ -28,10 +30,12 @@ class LSTMLayer(nn.Module):
         self.bias = nn.Parameter(torch.empty(4 * n_hidden).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        from_input = F.linear(x, self.weight_input, self.bias).unbind(1)
+        from_input = F.linear(x, self.weight_input, self.bias)
+        if fits(from_input, self.weight_hidden):
+            return cast(tuple[Tensor, ...], ClientLSTM.apply(from_input, self.weight_hidden))[0]
         hidden = cell = x.new_zeros(x.shape[0], self.n_hidden)
         states = []
-        for gates in from_input:
+        for gates in from_input.unbind(1):
             gate_i, gate_f, gate_g, gate_o = (gates + F.linear(hidden, self.weight_hidden)).chunk(4, -1)
             cell = gate_f.sigmoid() * cell + gate_i.sigmoid() * gate_g.tanh()
             hidden = gate_o.sigmoid() * cell.tanh()

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from motley.bench.cases import CASES as CASES_OF_BENCH
+from motley.bench.cases import make_data, make_jobs, make_training
 from motley.client.augment import Augment, Change, Crop, Mirror, make_augment
 from motley.core import kernels
 from motley.core.keys import Key
@@ -128,6 +130,23 @@ def test_images_are_augmented_within_the_step(model: str, changes: tuple[Change,
     found = executor(replace(e, training=training), cuda=True, any_width=False).run(jobs)
     assert gap(found, Loop(training, e.data).run(jobs)) < 1e-4
     assert gap(found, Loop(e.training, e.data).run(jobs)) > 1e-2
+
+
+@pytest.mark.usefixtures("by_kernels")
+def test_steps_of_recurrent_networks() -> None:
+    case = replace(
+        CASES_OF_BENCH["lstm"], shape=(6,), model="char_lstm(embedding=3, hidden=20)", population=3, cohort=3, samples=8,
+        batch_size=4, classes=9,
+    )  # fmt: skip
+    key = Key.root(0)
+    data = make_data(case, key.fold("data"))
+    training = make_training(case, data, key.fold("init"))
+    jobs = make_jobs(case, data, training.net.initial(), key, 1)
+    made = batched.Batched(training, data, "cpu")
+    made.cuda, made.any_width = True, False
+    assert gap(made.run(jobs), Loop(training, data).run(jobs)) < 1e-5
+    names = {str(node.target) for traced in made._traces.items.values() for node in traced._graph.graph.nodes}
+    assert {"motley.lstm_forward.default", "motley.lstm_backward.default"} <= names
 
 
 @pytest.mark.usefixtures("by_kernels")
