@@ -134,10 +134,8 @@ def test_images_are_augmented_within_the_step(model: str, changes: tuple[Change,
 
 @pytest.mark.usefixtures("by_kernels")
 def test_steps_of_recurrent_networks() -> None:
-    case = replace(
-        CASES_OF_BENCH["lstm"], shape=(6,), model="char_lstm(embedding=3, hidden=20)", population=3, cohort=3, samples=8,
-        batch_size=4, classes=9,
-    )  # fmt: skip
+    small = {"population": 3, "cohort": 3, "samples": 8, "batch_size": 4, "classes": 9}
+    case = replace(CASES_OF_BENCH["lstm"], shape=(6,), model="char_lstm(embedding=3, hidden=20)", **small)
     key = Key.root(0)
     data = make_data(case, key.fold("data"))
     training = make_training(case, data, key.fold("init"))
