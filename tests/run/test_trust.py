@@ -36,7 +36,7 @@ def trusted(tf32: bool, model: str = "cnn_rebafl(channels=[4, 6], padding=2)") -
     x = torch.randn(9, *SHAPE, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     y = torch.zeros(9, dtype=torch.int64, device=DEVICE)
     net = build(model, SHAPE, 4, 0, Key.root(3))
-    return trust.trusted(net, Dataset("random", x, y, x, y, 4, kind="image"), 5)
+    return trust.trusted(net, Dataset("random", x, y, x, y, 4, kind="image"), 5, torch.device(DEVICE))
 
 
 @pytest.mark.parametrize("tf32", [True, False])

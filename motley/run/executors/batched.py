@@ -71,7 +71,7 @@ class Batched:
         if self.cuda:
             fast = training.precision != "float32"
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = fast
-        self.kernels = not self.cuda or trusted(training.net, self.data.dataset, training.batch_size)
+        self.kernels = not self.cuda or trusted(training.net, self.data.dataset, training.batch_size, self.device)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
         with nullcontext() if self.kernels else without_kernels(), nullcontext() if self.cuda else one_thread():

@@ -21,27 +21,27 @@ ALLOWED = {"tf32": 0.2, "tf32x3": 0.01}  # of a tensor's gradient; rounding may 
 _seen: dict[tuple[object, ...], bool] = {}
 
 
-def trusted(net: Network, dataset: Dataset, batch: int) -> bool:
+def trusted(net: Network, dataset: Dataset, batch: int, device: torch.device) -> bool:
     """Whether kernels give the gradients of two clients with samples of this data set; a warning where not.
 
     It is found out once per process for every network, number of samples and precision.
     """
     sizes = tuple((slot.name, slot.shape) for slot in net.layout.slots)
-    key = (str(net.module), sizes, dataset.input_shape, batch, dataset.x.device, product_precision())
+    key = (str(net.module), sizes, dataset.input_shape, batch, device, product_precision())
     if key not in _seen:
-        trouble = _trouble(net, dataset, batch)
+        trouble = _trouble(net, dataset, batch, device)
         _seen[key] = not trouble
         if trouble:
             warnings.warn(f"The quick kernels do not work here ({trouble}); torch's own are used.", stacklevel=3)
     return _seen[key]
 
 
-def _trouble(net: Network, dataset: Dataset, batch: int) -> str:
+def _trouble(net: Network, dataset: Dataset, batch: int, device: torch.device) -> str:
     """What is wrong with the kernels; empty if nothing."""
     rows = torch.arange(2 * batch, device=dataset.x.device) % len(dataset.x)
-    x = dataset.inputs(dataset.x[rows])
-    params = (net.initial() * torch.tensor([[1.0], [0.9]])).to(x.device)
+    x = dataset.inputs(dataset.x[rows].to(device))
     x = x.view(2, batch, *x.shape[1:])
+    params = (net.initial() * torch.tensor([[1.0], [0.9]])).to(device)
     try:
         off = error(net, slopes(net, params, x), slopes(net, params, x, kernels=False))
     except Exception as failure:  # whatever a compiler may raise
