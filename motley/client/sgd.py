@@ -36,7 +36,9 @@ def sgd_product_input_(
     """`sgd_product_`, and the gradient of the layer's input [K, B, D]; weights are read once for both."""
     from motley.client import sgd_kernels
 
-    return sgd_kernels.by_product_with_input(params, velocity, x, grad, lr, momentum, decay, precision)
+    back = torch.empty_like(x)
+    sgd_kernels.by_product(params, velocity, x, grad, lr, momentum, decay, precision, back)
+    return back
 
 
 @torch.library.custom_op("motley::sgd_pieces_", mutates_args=("params", "velocity"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -157,31 +157,18 @@ def by_pieces(
 
 def by_product(
     params: Tensor, velocity: Tensor | None, x: Tensor, grad: Tensor, lr: Tensor, momentum: float, decay: float,
-    precision: str,
+    precision: str, back: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """See `sgd.sgd_product_`."""
-    k, batch, inputs = x.shape
-    outputs = grad.shape[2]
+    """See `sgd.sgd_product_`, and `sgd.sgd_product_input_` for ``back``, which gets the gradient of the input."""
+    (k, batch, inputs), outputs = x.shape, grad.shape[2]
     moving = params if velocity is None else velocity
-    _outer_kernel[(triton.cdiv(inputs, 128), triton.cdiv(outputs, 16), k)](
-        params, moving, x, grad, lr, batch, outputs, inputs, params.stride(0), moving.stride(0), momentum, decay,
-        HAS_MOMENTUM=velocity is not None, HAS_DECAY=decay != 0, PRECISION=precision,
-        BO=16, BB=batch_block(batch), BD=128, num_warps=4,
-    )  # fmt: skip
-
-
-def by_product_with_input(
-    params: Tensor, velocity: Tensor | None, x: Tensor, grad: Tensor, lr: Tensor, momentum: float, decay: float,
-    precision: str,
-) -> Tensor:  # fmt: skip
-    """See `sgd.sgd_product_input_`."""
-    k, batch, inputs = x.shape
-    outputs = grad.shape[2]
-    moving = params if velocity is None else velocity
-    back = torch.empty_like(x)
-    _outer_input_kernel[(triton.cdiv(inputs, 128), k)](
-        params, moving, x, grad, back, lr, batch, outputs, inputs, params.stride(0), moving.stride(0), momentum, decay,
-        HAS_MOMENTUM=velocity is not None, HAS_DECAY=decay != 0, PRECISION=precision,
-        BO=32, BB=batch_block(batch), BD=128, O_MAX=outputs, num_warps=4, num_stages=3,
-    )  # fmt: skip
-    return back
+    sizes = (lr, batch, outputs, inputs, params.stride(0), moving.stride(0), momentum, decay)
+    settings: dict[str, Any] = {
+        "HAS_MOMENTUM": velocity is not None, "HAS_DECAY": decay != 0, "PRECISION": precision,
+        "BB": batch_block(batch), "BD": 128, "num_warps": 4,
+    }  # fmt: skip
+    tiles = triton.cdiv(inputs, settings["BD"])
+    if back is None:
+        _outer_kernel[(tiles, triton.cdiv(outputs, 16), k)](params, moving, x, grad, *sizes, BO=16, **settings)
+    else:
+        _outer_input_kernel[(tiles, k)](params, moving, x, grad, back, *sizes, BO=32, O_MAX=outputs, **settings)

@@ -67,3 +67,8 @@ class Once(torch.autograd.Function):
 def front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     """A tensor inside `vmap` with its client axis first; one without gets it by repetition, which copies nothing."""
     return tensor.unsqueeze(0).expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def by_client(tensor: Tensor) -> Tensor:
+    """A tensor [K, ...] that is contiguous for each client; clients may lie apart, as in a table of all parameters."""
+    return tensor if tensor[0].is_contiguous() else tensor.contiguous()

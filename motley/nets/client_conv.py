@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from motley.core.kernels import Once, front, product_precision
+from motley.core.kernels import Once, by_client, front, product_precision
 
 
 @torch.library.custom_op("motley::conv_arrange", mutates_args=())
@@ -177,11 +177,6 @@ def _second(images: Tensor) -> Tensor:
     return images.permute(0, 1, 4, 2, 3)
 
 
-def _by_client(tensor: Tensor) -> Tensor:
-    """A tensor [K, ...] that is contiguous for each client; clients may lie apart, as in a table of all parameters."""
-    return tensor if tensor[0].is_contiguous() else tensor.contiguous()
-
-
 def _room(channels: int, half: bool) -> int:
     """Channels that images have room for: in float16 as many as can be read at once."""
     if not half or channels == 1:
@@ -207,11 +202,11 @@ def forwards(x: Tensor, stack: Stack, pairs: Pairs) -> tuple[Tensor, ...]:
     images, winners, turned = [], [], []
     for i, (sizes, (weight, bias)) in enumerate(zip(stack.blocks, pairs, strict=True)):
         top = i == len(pairs) - 1
-        kernel, back = _arranged(_by_client(weight), half)
+        kernel, back = _arranged(by_client(weight), half)
         images.append(image if half or i else x.new_empty(len(x), 0))  # float32 images can be had from x again
         room = weight.shape[1] if top else _room(weight.shape[1], half)
         image, which = conv_block(
-            image, kernel, None if bias is None else _by_client(bias), None, *sizes, stack.planar and top, room,
+            image, kernel, None if bias is None else by_client(bias), None, *sizes, stack.planar and top, room,
             half and not top,
         )  # fmt: skip
         winners.append(which)

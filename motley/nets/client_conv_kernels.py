@@ -201,8 +201,8 @@ def forward(
         "BN": _block(room, 64),
         **forward_settings(outputs, channels * rows * rows, x.dtype == torch.float16),
     }
-    if padding and channels % 16 == 0:
-        settings["BK"] = min(settings["BK"], channels & -channels)  # a tile lies within one tap
+    if padding and channels % 16 == 0:  # a tile in one tap: over several, a compiler lost the border of 8 x 8 images
+        settings["BK"] = min(settings["BK"], channels & -channels)
     _forward_kernel[(triton.cdiv(m, settings["BM"]), triton.cdiv(room, settings["BN"]), k)](
         x, weight, weight if bias is None else bias, y, which, y if maxima is None else maxima, batch, m, slope,
         0 if bias is None else bias.stride(0),

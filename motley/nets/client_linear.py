@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from motley.core.kernels import Once, front, product_precision, usable
+from motley.core.kernels import Once, by_client, front, product_precision, usable
 from motley.core.vmapped import is_vmapped
 
 LEAST_WEIGHTS, LARGEST_BATCH = 1 << 19, 64
@@ -69,12 +69,6 @@ def _(x: Tensor, grad: Tensor, precision: str) -> Tensor:
     return x.new_empty(x.shape[0], grad.shape[2], x.shape[2])
 
 
-def by_client(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """The client axis first. Clients that lie apart, as in a table of all parameters, are not copied."""
-    whole = dim == 0 and tensor.stride()[1:] == (tensor.shape[2], 1)
-    return tensor if whole else front(tensor, dim, size).contiguous()
-
-
 class _LinearGradient(Once):
     """The backward pass: it has a rule for `vmap` and no derivative of its own."""
 
@@ -88,7 +82,7 @@ class _LinearGradient(Once):
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         k, precision = info.batch_size, product_precision()
         grad = front(grad, in_dims[2], k).contiguous()
-        back = linear_input(grad, by_client(weight, in_dims[1], k), precision) if to_x else x.new_empty(k, 0)
+        back = linear_input(grad, by_client(front(weight, in_dims[1], k)), precision) if to_x else x.new_empty(k, 0)
         return (back, linear_weight(front(x, in_dims[0], k).contiguous(), grad, precision)), (0, 0)
 
 
@@ -116,5 +110,5 @@ class ClientLinear(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, int]:
         k = info.batch_size
         stacked = None if bias is None else front(bias, in_dims[2], k)
-        args = front(x, in_dims[0], k).contiguous(), by_client(weight, in_dims[1], k), stacked
+        args = front(x, in_dims[0], k).contiguous(), by_client(front(weight, in_dims[1], k)), stacked
         return linear_forward(*args, product_precision()), 0

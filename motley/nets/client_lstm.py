@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from motley.core.kernels import Once, front, product_precision, usable
+from motley.core.kernels import Once, by_client, front, product_precision, usable
 from motley.core.vmapped import is_vmapped
-from motley.nets.client_linear import by_client
 
 LARGEST_BATCH = 256
 
@@ -72,7 +71,7 @@ class _Gradient(Once):
         grad, *kept = (
             front(one, dim, k).contiguous() for one, dim in zip((grad, *kept), (in_dims[0], *in_dims[2:]), strict=True)
         )
-        return backwards(grad, by_client(weight, in_dims[1], k), *kept), (0, 0)
+        return backwards(grad, by_client(front(weight, in_dims[1], k)), *kept), (0, 0)
 
 
 class ClientLSTM(torch.autograd.Function):
@@ -102,5 +101,5 @@ class ClientLSTM(torch.autograd.Function):
         info: Any, in_dims: Any, gates: Tensor, weight: Tensor
     ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
         k = info.batch_size
-        given = front(gates, in_dims[0], k).contiguous(), by_client(weight, in_dims[1], k)
+        given = front(gates, in_dims[0], k).contiguous(), by_client(front(weight, in_dims[1], k))
         return lstm_forward(*given, product_precision()), (0, 0, 0)

@@ -18,22 +18,32 @@ def _tanh(x):
     return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
 
+@triton.jit
+def _texts(client, u, b, t, B, T, H: tl.constexpr):
+    """Where time t of a client's texts lies [BB, 1], and which texts and hidden units there are [BB, BH]."""
+    return ((client * B + b) * T + t)[:, None], (b < B)[:, None] & (u < H)[None, :]
+
+
+@triton.jit
+def _four(at, live, H: tl.constexpr):
+    """The four gates of hidden units."""
+    i = tl.load(at, mask=live, other=0.0)
+    f = tl.load(at + H, mask=live, other=0.0)
+    g = tl.load(at + 2 * H, mask=live, other=0.0)
+    o = tl.load(at + 3 * H, mask=live, other=0.0)
+    return i, f, g, o
+
+
 @triton.jit(do_not_specialize=["t"])
 def _forward_kernel(
     gates, weight, hidden, cell, acts, t, B, T, ROW, H: tl.constexpr, FIRST: tl.constexpr, PRECISION: tl.constexpr,
     BB: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Time t: the gates with the last hidden state's share, their activations, and the new state."""
-    client = tl.program_id(1).to(tl.int64)
-    u = tl.program_id(0) * BH + tl.arange(0, BH)
-    b = tl.arange(0, BB)
-    at = ((client * B + b) * T + t)[:, None]
-    live = (b < B)[:, None] & (u < H)[None, :]
+    client, u, b = tl.program_id(1).to(tl.int64), tl.program_id(0) * BH + tl.arange(0, BH), tl.arange(0, BB)
+    at, live = _texts(client, u, b, t, B, T, H)
     place = at * (4 * H) + u[None, :]
-    i = tl.load(gates + place, mask=live, other=0.0)
-    f = tl.load(gates + place + H, mask=live, other=0.0)
-    g = tl.load(gates + place + 2 * H, mask=live, other=0.0)
-    o = tl.load(gates + place + 3 * H, mask=live, other=0.0)
+    i, f, g, o = _four(gates + place, live, H)
     state = tl.zeros((BB, BH), dtype=tl.float32)
     if not FIRST:
         weight += client * ROW
@@ -66,11 +76,8 @@ def _backward_kernel(
     PRECISION: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Time t: the gates' gradients, from those of time t + 1 (slopes) and the cell's (carry [K, B, H])."""
-    client = tl.program_id(1).to(tl.int64)
-    u = tl.program_id(0) * BH + tl.arange(0, BH)
-    b = tl.arange(0, BB)
-    at = ((client * B + b) * T + t)[:, None]
-    live = (b < B)[:, None] & (u < H)[None, :]
+    client, u, b = tl.program_id(1).to(tl.int64), tl.program_id(0) * BH + tl.arange(0, BH), tl.arange(0, BB)
+    at, live = _texts(client, u, b, t, B, T, H)
     place = at * (4 * H) + u[None, :]
     to_hidden = tl.load(grad + at * H + u[None, :], mask=live, other=0.0)
     kept = ((client * B + b) * H)[:, None] + u[None, :]
@@ -86,10 +93,7 @@ def _backward_kernel(
             )
             to_hidden = tl.dot(slope, taps, to_hidden, input_precision=PRECISION)
         to_cell = tl.load(carry + kept, mask=live, other=0.0)
-    i = tl.load(acts + place, mask=live, other=0.0)
-    f = tl.load(acts + place + H, mask=live, other=0.0)
-    g = tl.load(acts + place + 2 * H, mask=live, other=0.0)
-    o = tl.load(acts + place + 3 * H, mask=live, other=0.0)
+    i, f, g, o = _four(acts + place, live, H)
     now = _tanh(tl.load(cell + at * H + u[None, :], mask=live, other=0.0))
     to_cell += to_hidden * o * (1.0 - now * now)
     old = tl.zeros((BB, BH), dtype=tl.float32)

@@ -133,6 +133,16 @@ def test_images_are_augmented_within_the_step(model: str, changes: tuple[Change,
 
 
 @pytest.mark.usefixtures("by_kernels")
+def test_kernels_that_are_not_trusted_do_not_run() -> None:
+    e = experiment(make_method("fedavg"), "cnn_rebafl(channels=[4, 6], padding=2)", 1, (7, 5))
+    jobs = jobs_of(e, steps=(2, 2))
+    made = executor(e, cuda=True, any_width=False, kernels=False)
+    assert gap(made.run(jobs), Loop(e.training, e.data).run(jobs)) < 1e-5
+    names = {str(node.target) for traced in made._traces.items.values() for node in traced._graph.graph.nodes}
+    assert not any("motley." in name for name in names)
+
+
+@pytest.mark.usefixtures("by_kernels")
 def test_steps_of_recurrent_networks() -> None:
     small = {"population": 3, "cohort": 3, "samples": 8, "batch_size": 4, "classes": 9}
     case = replace(CASES_OF_BENCH["lstm"], shape=(6,), model="char_lstm(embedding=3, hidden=20)", **small)
