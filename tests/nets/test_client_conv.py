@@ -138,13 +138,22 @@ def test_halves_are_as_exact_as_tf32(
 
 
 @pytest.mark.usefixtures("tf32")
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning")  # of Triton's interpreter
 def test_numbers_that_are_none_stay_so() -> None:
+    """Neither what a block hands on nor what it hands back may turn them into the largest number."""
     x = torch.randn(2, 3, 1, 6, 6, device=DEVICE)
     x[0, 0, 0, 2, 2] = torch.nan
-    weight = torch.randn(2, 4, 1, 3, 3, device=DEVICE)
-    to_weight = vmap(grad(lambda w, x: (block(x, w, None, Sizes(0, False, 0.5)) ** 2).sum()))(weight, x)
-    assert to_weight[0].isnan().any()
-    assert to_weight[1].isfinite().all()
+    first, second = torch.randn(2, 4, 1, 3, 3, device=DEVICE), torch.randn(2, 4, 4, 3, 3, device=DEVICE)
+    stack = Stack((Sizes(0, False, 0.5),) * 2)
+
+    def loss(first: Tensor, second: Tensor, x: Tensor) -> Tensor:
+        y: Tensor = ConvStack.apply(x, stack, first, None, second, None)[0]
+        return (y**2).sum()
+
+    assert vmap(loss)(first, second, x).isnan().tolist() == [True, False]
+    for slopes in vmap(grad(loss, argnums=(0, 1)))(first, second, x):
+        assert slopes[0].isnan().any()
+        assert slopes[1].isfinite().all()
 
 
 def test_equal_pixels() -> None:

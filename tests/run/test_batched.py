@@ -211,6 +211,9 @@ def test_phases_narrow_as_clients_finish() -> None:
     made = executor(e)
     group = made._assemble(jobs_of(e))
     assert made._phases(group) == [(6, 1), (5, 2), (4, 4), (2, 7), (1, 9)]
+    # Whole epochs of 7, 16, 5, 21, 10 and 13 samples in minibatches of 4, and the epoch begun.
+    wanted = (4 * 7 + 4) + (16 + 12) + 2 * 5 + 16 + 8 + 4
+    assert group.waste(4, made._phases(group)) == (wanted, 4 * (6 + 5 + 2 * 4 + 3 * 2 + 2 * 1))
 
 
 @pytest.fixture(scope="module")
