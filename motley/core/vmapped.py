@@ -1,4 +1,4 @@
-"""Whether a tensor stands for one of many inside `torch.func.vmap`."""
+"""What a tensor stands for inside `torch.func`'s transforms."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def is_vmapped(tensor: Tensor) -> bool:
             return True
         tensor = _functorch.get_unwrapped(tensor)
     return False
+
+
+def plain(tensor: Tensor) -> bool:
+    """True where the tensor is itself, outside all of them."""
+    return not _functorch.is_functorch_wrapped_tensor(tensor)

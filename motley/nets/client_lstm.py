@@ -14,12 +14,10 @@ from torch import Tensor
 from motley.core.kernels import Once, by_client, front, product_precision, usable
 from motley.core.vmapped import is_vmapped
 
-LARGEST_BATCH = 256
-
 
 def fits(gates: Tensor, weight: Tensor) -> bool:
     """Whether the kernels are to take gates [B, T, 4 H] of one of many clients."""
-    return gates.shape[0] <= LARGEST_BATCH and usable(gates) and is_vmapped(weight)
+    return usable(gates) and is_vmapped(weight)
 
 
 @torch.library.custom_op("motley::lstm_forward", mutates_args=())

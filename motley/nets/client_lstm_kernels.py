@@ -1,8 +1,8 @@
 """The Triton kernels behind `motley.nets.client_lstm`; imported only where they run.
 
-One launch per time: a program takes some hidden units of a client, with their four gates, and all its texts. gates and
-acts lie as [K, B, T, 4 H], hidden and cell as [K, B, T, H]; weights [4 H, H] of a client begin ROW numbers after those
-of the one before.
+One launch per time: a program takes some hidden units of a client, with their four gates, and some of its texts. gates
+and acts lie as [K, B, T, 4 H], hidden and cell as [K, B, T, H]; weights [4 H, H] of a client begin ROW numbers after
+those of the one before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _tanh(x):
 
 @triton.jit
 def _texts(client, u, b, t, B, T, H: tl.constexpr):
-    """Where time t of a client's texts lies [BB, 1], and which texts and hidden units there are [BB, BH]."""
+    """Where time t of a client's texts b lies [BB, 1], and which texts and hidden units there are [BB, BH]."""
     return ((client * B + b) * T + t)[:, None], (b < B)[:, None] & (u < H)[None, :]
 
 
@@ -40,7 +40,8 @@ def _forward_kernel(
     BB: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Time t: the gates with the last hidden state's share, their activations, and the new state."""
-    client, u, b = tl.program_id(1).to(tl.int64), tl.program_id(0) * BH + tl.arange(0, BH), tl.arange(0, BB)
+    client, u = tl.program_id(1).to(tl.int64), tl.program_id(0) * BH + tl.arange(0, BH)
+    b = tl.program_id(2) * BB + tl.arange(0, BB)
     at, live = _texts(client, u, b, t, B, T, H)
     place = at * (4 * H) + u[None, :]
     i, f, g, o = _four(gates + place, live, H)
@@ -76,7 +77,8 @@ def _backward_kernel(
     PRECISION: tl.constexpr, BB: tl.constexpr, BH: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Time t: the gates' gradients, from those of time t + 1 (slopes) and the cell's (carry [K, B, H])."""
-    client, u, b = tl.program_id(1).to(tl.int64), tl.program_id(0) * BH + tl.arange(0, BH), tl.arange(0, BB)
+    client, u = tl.program_id(1).to(tl.int64), tl.program_id(0) * BH + tl.arange(0, BH)
+    b = tl.program_id(2) * BB + tl.arange(0, BB)
     at, live = _texts(client, u, b, t, B, T, H)
     place = at * (4 * H) + u[None, :]
     to_hidden = tl.load(grad + at * H + u[None, :], mask=live, other=0.0)
@@ -106,9 +108,17 @@ def _backward_kernel(
     tl.store(carry + kept, to_cell * f, mask=live)
 
 
-def _settings(batch: int) -> dict[str, int]:
+def _settings(batch: int, many: dict[str, int]) -> dict[str, int]:
     rows = max(16, triton.next_power_of_2(batch))
-    return {"BB": rows, "BH": 16, "BK": 32 if rows > 64 else 64, "num_warps": 8 if rows > 64 else 4}
+    return many if rows > 64 else {"BB": rows, "BH": 16, "BK": 64, "num_warps": 4}
+
+
+FORWARD = {"BB": 128, "BH": 32, "BK": 32, "num_warps": 8}
+BACKWARD = {"BB": 64, "BH": 64, "BK": 64, "num_warps": 8}
+
+
+def _grid(settings: dict[str, int], clients: int, batch: int, units: int) -> tuple[int, int, int]:
+    return triton.cdiv(units, settings["BH"]), clients, triton.cdiv(batch, settings["BB"])
 
 
 def forward(gates: Tensor, weight: Tensor, precision: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,9 +127,9 @@ def forward(gates: Tensor, weight: Tensor, precision: str) -> tuple[Tensor, Tens
     n = size // 4
     hidden, cell = (torch.empty(k, batch, times, n, device=gates.device) for _ in range(2))
     acts = torch.empty_like(gates)
-    settings = _settings(batch)
+    settings = _settings(batch, FORWARD)
     for t in range(times):
-        _forward_kernel[(triton.cdiv(n, settings["BH"]), k)](
+        _forward_kernel[_grid(settings, k, batch, n)](
             gates, weight, hidden, cell, acts, t, batch, times, weight.stride(0),
             H=n, FIRST=t == 0, PRECISION=precision, **settings,
         )  # fmt: skip
@@ -130,9 +140,9 @@ def backward(grad: Tensor, weight: Tensor, cell: Tensor, acts: Tensor, precision
     """See `client_lstm.lstm_backward`."""
     k, batch, times, n = grad.shape
     slopes, carry = torch.empty_like(acts), torch.empty(k, batch, n, device=grad.device)
-    settings = _settings(batch)
+    settings = _settings(batch, BACKWARD)
     for t in reversed(range(times)):
-        _backward_kernel[(triton.cdiv(n, settings["BH"]), k)](
+        _backward_kernel[_grid(settings, k, batch, n)](
             grad, weight, cell, acts, slopes, carry, t, batch, times, weight.stride(0),
             H=n, FIRST=t == 0, LAST=t == times - 1, PRECISION=precision, **settings,
         )  # fmt: skip

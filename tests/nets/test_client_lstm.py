@@ -28,7 +28,8 @@ def drawn(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("clients", "texts", "times", "inputs", "hidden"), [(3, 4, 5, 6, 20), (2, 17, 3, 5, 16), (2, 3, 1, 4, 8)]
+    ("clients", "texts", "times", "inputs", "hidden"),
+    [(3, 4, 5, 6, 20), (2, 17, 3, 5, 16), (2, 3, 1, 4, 8), (2, 131, 2, 3, 70)],
 )
 def test_layer(clients: int, texts: int, times: int, inputs: int, hidden: int) -> None:
     layer = LSTMLayer(inputs, hidden).to(DEVICE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -50,3 +51,15 @@ def test_text_ends_at_its_last_word() -> None:
     torch.testing.assert_close(net(flat, padded).logits, net(flat, short).logits)
     assert not torch.allclose(net(flat, padded).logits, net(flat, torch.tensor([[3, 5, 0, 0, 0, 0]])).logits)
     assert torch.isfinite(net(flat, torch.zeros(1, 6, dtype=torch.int64)).logits).all()
+
+
+def test_predictions_are_torch_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients the layer is torch's, with them it is written from gates; both say the same."""
+    layer, x = LSTMLayer(5, 7), torch.randn(4, 9, 5)
+    written, called = layer(x), []
+    own = torch.lstm
+    monkeypatch.setattr(torch, "lstm", lambda *given: called.append(1) or own(*given))
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), written)
+        torch.testing.assert_close(torch.vmap(layer)(x[None])[0], written)
+    assert called == [1]
