@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import cast
 
 import torch
@@ -49,7 +50,9 @@ class LSTMLayer(nn.Module):
         """The same by torch's own layer, for predictions: quick, but not for many clients at once."""
         start = x.new_zeros(1, x.shape[0], self.n_hidden)
         weights = (self.weight_input, self.weight_hidden, self.bias, torch.zeros_like(self.bias))
-        states: Tensor = torch.lstm(x, (start, start), weights, True, 1, 0.0, False, False, True)[0]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+            states: Tensor = torch.lstm(x, (start, start), weights, True, 1, 0.0, False, False, True)[0]
         return states
 
 
