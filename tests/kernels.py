@@ -10,6 +10,3 @@ from motley.core.kernels import available
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 DEVICE = "cuda" if available() else "cpu"
 needs_kernels = pytest.mark.skipif(not (available() or INTERPRETED), reason="needs a CUDA device with Triton")
-needs_interpreter = pytest.mark.skipif(
-    available() or not INTERPRETED, reason="kernels run on tensors of the CPU here, as in Triton's interpreter alone"
-)

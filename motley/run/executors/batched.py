@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from motley.client.trainer import begin as begin_client
 from motley.core.kernels import available, without_kernels
 from motley.core.types import Client, Facts, Tree, sent, stack_trees
 from motley.data.federated import FederatedData
-from motley.run.executors import draws, fetch, fused, fused_mlp, linear
+from motley.run.executors import draws, fetch, fused, linear
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.checked import Checked
@@ -62,7 +61,7 @@ class Batched:
         self.offsets = data.partition.offsets
         self.widest = widest if self.cuda else max(8, min(widest, CACHE_BYTES // (4 * training.net.size)))
         self.compiled = compiled
-        self._fused = Checked("training small networks")
+        self._fused = Checked("training linear models")
         self._draws = Checked("drawing minibatches", available())
         self.waste = Waste(0, 0)
         self._traces: Cache[Traced] = Cache(128)
@@ -299,19 +298,12 @@ class Batched:
             return Batches(*drawn, counts).table(0, total, k)
 
         batches = self._draws(lambda: draws.table(*drawn, counts), plain_table, same)
-        linear = fused.fits(self.training, self.data)
-        if not linear and not fused_mlp.fits(self.training, self.data):
+        if not fused.fits(self.training, self.data):
             return self._train_captured(group, c, batches, total)
 
         def at_once() -> Client:
-            rest = (group.facts.lr, group.steps, batches)
-            params = c.params.contiguous()
-            if linear:
-                params = params.clone()
-                losses = fused.train(self.training, self.data, params, *rest)
-            else:
-                y = self.data.dataset.y
-                params, losses = fused_mlp.train(self.training, self._ready, y, c.with_(params=params), *rest)
+            params = c.params.contiguous().clone()
+            losses = fused.train(self.training, self.data, params, group.facts.lr, group.steps, batches)
             return self._closed(group, c.with_(params=params), losses)
 
         def close(one: Client, other: Client) -> bool:
@@ -319,10 +311,6 @@ class Batched:
             return bool((one.params - other.params).abs().max() <= 0.02 * moved + 1e-6)
 
         return self._fused(at_once, lambda: self._train_captured(group, c, batches, total), close)
-
-    @cached_property
-    def _ready(self) -> Tensor:
-        return fused_mlp.ready_inputs(self.data.dataset)
 
     def _at_rest(self, params: Tensor) -> Tree:
         """The optimizer's state before the first step, stacked."""
