@@ -86,7 +86,7 @@ def environment() -> dict[str, Any]:
             continue
     return {
         "motley": motley.__version__,
-        "commit": _commit(),
+        "commit": source_version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": _processor(),
@@ -103,16 +103,17 @@ def _command() -> str:
     return shlex.join(["motley" if name == "__main__.py" else name, *sys.argv[1:]])
 
 
-def _commit() -> str | None:
+def source_version(folder: Path = Path(__file__).parents[1]) -> str | None:
+    """The commit that the files of a folder belong to, with a ``+`` where they differ from it."""
+    commit = _git(folder, "rev-parse", "--short", "HEAD")
+    return commit + "+" if commit and _git(folder, "status", "--porcelain", "--", ".") else commit
+
+
+def _git(folder: Path, *command: str) -> str | None:
     try:
         found = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
+            ["git", *command], cwd=folder, capture_output=True, text=True, timeout=5, check=False
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None
