@@ -34,7 +34,7 @@ from motley.run.executors.loop import one_thread
 from motley.run.executors.measure import measured
 from motley.run.executors.outcomes import outcomes, together
 from motley.run.executors.place import moved, pick
-from motley.run.executors.steps import Inputs, Shared, augmented, client_axes, first, make_step
+from motley.run.executors.steps import Inputs, Shared, augmented, client_axes, first, make_step, taken
 from motley.run.executors.tables import Batches, Counts, Table, ladder, same
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 from motley.run.executors.trust import trusted
@@ -286,8 +286,7 @@ class Batched:
                 moving = self._advance(group, c, moving, batches, losses, s, last)
                 s = last
                 if self.training.method.adaptive:
-                    c, params = self._epoch_ends(group, c, moving[0], losses, s - 1)
-                    moving = (params, moving[1])
+                    c = self._epoch_ends(group, c, moving[0], losses, s - 1)
         params = torch.cat([moving[0], *reversed(parked)]) if parked else moving[0]
         return self._closed(group, c.with_(params=params), losses)
 
@@ -380,32 +379,38 @@ class Batched:
         axes = (0, Table(0, None if args[1].mask is None else 0), None, client_axes(args[3], group.shared), 0)  # type: ignore[arg-type]
         return self._trace(("rows", *what), whole, args, axes)
 
-    def _epoch_ends(self, group: Group, c: Client, params: Tensor, losses: Tensor, s: int) -> tuple[Client, Tensor]:
-        """Runs the parts' `epoch` hooks on the clients whose epoch ended with step s."""
-        k, width = len(group.jobs), len(params)
-        ended = (((s + 1) % group.per_epoch) == 0) & (s < group.steps)
-        if not bool(ended.any()):
-            return c, params
-        done = torch.full_like(group.steps[:width], s + 1)
-        here = first(c.with_(params=params), width, group.shared).with_(
-            epoch=(done // group.per_epoch[:width]).to(torch.float32),
-            loss=_window_mean(losses[: s + 1, :width], group.per_epoch[:width], done),
+    def _epoch_ends(self, group: Group, c: Client, params: Tensor, losses: Tensor, s: int) -> Client:
+        """Runs the parts' `epoch` hooks on the clients whose epoch ended with step s; params change where they lie."""
+        who = group.ended(s, len(params))
+        if not who:
+            return c
+        rows = torch.tensor(who, device=self.device)
+        per_epoch = group.per_epoch[rows]
+        done = torch.full_like(per_epoch, s + 1)
+        here = taken(c.with_(params=params), lambda leaf: leaf[rows], group.shared).with_(
+            epoch=(done // per_epoch).to(torch.float32),
+            loss=_window_mean(losses[: s + 1, rows], per_epoch, done),
         )
 
-        def one(c: Client, ended: Tensor) -> tuple[Any, ...]:
-            after = c
+        def one(c: Client) -> tuple[Any, ...]:
             for _, hook in self.training.method.hooks("epoch"):
-                after = hook(after)
-            new = (after.params, after.trained, after.own, after.notes)
-            old = (c.params, c.trained, c.own, {**after.notes, **c.notes})
-            return tuple(tree_map(lambda a, b: torch.where(ended, a, b), new, old))
+                c = hook(c)
+            return c.params, c.trained, c.own, c.notes
 
-        params, trained, own, notes = vmap(one, in_dims=(client_axes(here, group.shared), 0))(here, ended[:width])
-        if width < k:
-            trained, own, notes = tree_map(
-                lambda new, old: torch.cat([new, old[width:]]), (trained, own, notes), (c.trained, c.own, c.notes)
-            )
-        return c.with_(trained=trained, own=own, notes=notes), params
+        dims = (client_axes(here, group.shared),)
+        hooks = self._trace(("epoch", group.shared), vmap(one, in_dims=dims), (here,), dims)
+        moved, trained, own, notes = hooks(here)
+        params.index_copy_(0, rows, moved)
+
+        def put(old: Tensor, new: Tensor) -> Tensor:
+            return old.index_copy(0, rows, new)
+
+        blank = tree_map(lambda new: new.new_zeros(len(group.jobs), *new.shape[1:]), notes)
+        return c.with_(
+            trained=put(c.trained, trained),
+            own=tree_map(put, c.own, own),
+            notes=tree_map(put, {**blank, **c.notes}, notes),
+        )
 
     def _closed(self, group: Group, c: Client, losses: Tensor) -> Client:
         """The clients after their last step: their loss is the mean over the last epoch, whole or begun."""
@@ -432,9 +437,8 @@ class Batched:
                     graph()
                 s = last
                 if self.training.method.adaptive:
-                    changed, moved = self._epoch_ends(group, buffers.c, buffers.c.params[:width], buffers.losses, s - 1)
-                    if changed is not buffers.c:
-                        buffers.take(changed, moved)
+                    moving = buffers.c.params[:width]
+                    buffers.take(self._epoch_ends(group, buffers.c, moving, buffers.losses, s - 1))
         return self._closed(group, buffers.c, buffers.losses[:total])
 
     def _capture(self, group: Group, buffers: Buffers, width: int) -> Captured:

@@ -36,9 +36,10 @@ class Buffers:
         _copy(old, tree_leaves((c, state, batches.rows, batches.mask, steps, per_epoch)))
         self.s.zero_()
 
-    def take(self, c: Client, params: Tensor) -> None:
-        """Takes over what epoch hooks changed."""
-        self.c.params[: len(params)].copy_(params)
+    def take(self, c: Client) -> None:
+        """Takes over what epoch hooks changed beside the parameters."""
+        if c is self.c:
+            return
         new = (c.trained, c.own, {name: c.notes[name] for name in self.c.notes})
         tree_map(lambda old, fresh: old.copy_(fresh), (self.c.trained, self.c.own, self.c.notes), new)
 

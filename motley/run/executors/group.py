@@ -99,6 +99,11 @@ class Group:
         ends = [(s // n + 1) * n for n, count in zip(self.epoch_steps, self.counts, strict=True) if count > s]
         return min([until, *ends])
 
+    def ended(self, s: int, width: int) -> list[int]:
+        """Which of the first ``width`` clients end an epoch with step s."""
+        both = zip(self.epoch_steps[:width], self.counts[:width], strict=True)
+        return [i for i, (n, count) in enumerate(both) if s < count and (s + 1) % n == 0]
+
     def waste(self, batch: int, phases: list[tuple[int, int]]) -> Waste:
         """Samples that clients wanted to see, and those computed in these phases."""
         wanted = computed = before = 0
