@@ -322,3 +322,16 @@ def test_what_is_measured_after_training_is_each_clients_own() -> None:
     alone = [float(one.extras["importance"]) for one in Loop(e.training, e.data).run(jobs)]
     together = [float(one.extras["importance"]) for one in executor(e).run(jobs)]
     assert together == pytest.approx(alone, rel=1e-4)
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_minibatches_are_measured_some_at_a_time(cuda: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the mean squared gradient that `importance` has its clients report."""
+    monkeypatch.setattr(module, "Captured", Replayed)
+    e = tiny_experiment(make_method("radfedi"), "mlp")
+    for name in ("GPU_BYTES", "CACHE_BYTES"):
+        monkeypatch.setattr(module, name, 4 * 4 * e.net.size)  # four models
+    jobs = jobs_of(e)
+    found = executor(e, cuda=cuda, any_width=not cuda).run(jobs)
+    for ours, theirs in zip(found, Loop(e.training, e.data).run(jobs), strict=True):
+        torch.testing.assert_close(ours.extras["importance"], theirs.extras["importance"], rtol=1e-4, atol=1e-6)

@@ -40,6 +40,7 @@ from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width
 from motley.run.executors.trust import trusted
 
 CACHE_BYTES = 1 << 22  # parameters of clients that run together on a CPU, so that they stay in its cache
+GPU_BYTES = 1 << 28  # parameters of minibatches that are measured together on a GPU
 BLOCK_BYTES = 1 << 23  # samples fetched at once on a CPU
 
 
@@ -194,7 +195,8 @@ class Batched:
         with torch.no_grad():
             c = self._begin(group)
             c = self._train(group, c)
-            c = measured(self.training, self.data, self.index, group, c, self._trace)
+            most = max(1, (GPU_BYTES if self.cuda else CACHE_BYTES) // (4 * self.training.net.size))
+            c = measured(self.training, self.data, self.index, group, c, self._trace, most, self.cuda)
             made = self._finish(group, c)
         return outcomes(group, self.training.method.adaptive, *made)
 
