@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from motley.run.executors import batched as module
 from motley.run.executors.base import FactsRow, Job
 from motley.run.executors.batched import Batched
 from motley.run.executors.crew import Crew, deal
+from motley.run.executors.group import Group
 from motley.run.executors.loop import Loop
 from motley.run.executors.tables import Batches, ladder, table
 from motley.run.experiment import Experiment
@@ -121,7 +123,7 @@ def test_captured_path(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def freezing() -> Part:
-    """After its first epoch a client stops training its first layer, and counts epochs."""
+    """After its first epoch a client stops training its first layer; it counts epochs, and shrinks with each."""
 
     def begin(c: Client, data: Data) -> Client:
         return c.note("freezing", {"epochs": torch.zeros_like(c.loss), "losses": torch.zeros_like(c.loss)})
@@ -130,7 +132,7 @@ def freezing() -> Part:
         first = torch.arange(len(c.trained), device=c.trained.device) == 0
         seen = c.notes["freezing"]
         noted = {"epochs": seen["epochs"] + 1, "losses": seen["losses"] + c.loss}
-        return c.with_(trained=torch.where(first, 0.0, c.trained)).note("freezing", noted)
+        return c.with_(trained=torch.where(first, 0.0, c.trained), params=0.9 * c.params).note("freezing", noted)
 
     def report(c: Client, data: Data) -> tuple[Client, Any]:
         return c, c.notes["freezing"]
@@ -150,6 +152,13 @@ def test_epoch_hooks(captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.equal(a.trained, b.trained)
         assert float(a.extras["freezing"]["epochs"]) == float(b.extras["freezing"]["epochs"])
         assert float(a.extras["freezing"]["losses"]) == pytest.approx(float(b.extras["freezing"]["losses"]), rel=1e-4)
+
+
+def test_whose_epoch_ends() -> None:
+    """Of three clients with 2, 3 and 2 steps an epoch; the last one stops in its first and is in the batch still."""
+    group: Any = SimpleNamespace(epoch_steps=[2, 3, 2], counts=[4, 3, 1])
+    assert [Group.ended(group, s, 3) for s in range(4)] == [[], [0], [1], [0]]
+    assert Group.ended(group, 2, 1) == []
 
 
 def test_masked_spans_leave_frozen_layers_alone() -> None:
@@ -330,8 +339,9 @@ def test_minibatches_are_measured_some_at_a_time(cuda: bool, monkeypatch: pytest
     monkeypatch.setattr(module, "Captured", Replayed)
     e = tiny_experiment(make_method("radfedi"), "mlp")
     for name in ("GPU_BYTES", "CACHE_BYTES"):
-        monkeypatch.setattr(module, name, 4 * 4 * e.net.size)  # four models
+        monkeypatch.setattr(module, name, 4 * 17 * e.net.size)  # so many models; a GPU takes 18 for them
     jobs = jobs_of(e)
+    assert sum(-(-int(e.data.sizes[job.client]) // e.training.batch_size) for job in jobs) > 17
     found = executor(e, cuda=cuda, any_width=not cuda).run(jobs)
     for ours, theirs in zip(found, Loop(e.training, e.data).run(jobs), strict=True):
         torch.testing.assert_close(ours.extras["importance"], theirs.extras["importance"], rtol=1e-4, atol=1e-6)
