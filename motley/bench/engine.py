@@ -22,7 +22,7 @@ from motley.bench.workload import Plan, Workload, descend, plainly, precision
 from motley.client.trainer import Outcome
 from motley.core.keys import fold_in, permutation
 from motley.core.network import Network
-from motley.core.types import Updates, stack_rows
+from motley.core.types import Updates, sent, stack_rows
 from motley.run.executors.base import EXECUTORS, Executor, Job, n_cores
 from motley.run.executors.place import pick
 from motley.server.aggregate import layerwise_mean
@@ -43,23 +43,22 @@ class Contender(Protocol):
 def merged(net: Network, start: Tensor, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> Tensor:
     """The weighted mean of a round's outcomes, as the server takes it."""
 
-    def column(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=start.device)
-
-    n = column([job.facts.n for job in jobs])
+    ids, number = sent(torch.tensor([[job.client for job in jobs], [job.facts.round for job in jobs]]), start.device)
+    rows = [(job.facts.n, float(job.steps), job.facts.epochs, job.facts.lr, 0.0) for job in jobs]
+    n, steps, epochs, lr, zero = sent(torch.tensor(rows, dtype=torch.float32).T.contiguous(), start.device)
     updates = Updates(
-        ids=torch.tensor([job.client for job in jobs], device=start.device),
-        round=torch.tensor([job.facts.round for job in jobs], device=start.device),
-        age=torch.zeros_like(n),
+        ids=ids,
+        round=number,
+        age=zero,
         start=start.expand(len(jobs), -1),
         delta=stack_rows([outcome.payload for outcome in outcomes]).to(start.device),
         trained=torch.stack([outcome.trained for outcome in outcomes]).to(start.device),
         n=n,
         loss=torch.stack([outcome.loss for outcome in outcomes]).to(start.device),
-        steps=column([float(job.steps) for job in jobs]),
-        epochs=column([job.facts.epochs for job in jobs]),
-        lr=column([job.facts.lr for job in jobs]),
-        duration=torch.zeros_like(n),
+        steps=steps,
+        epochs=epochs,
+        lr=lr,
+        duration=zero,
         extras={},
     )
     return layerwise_mean(net, start, updates, n)
