@@ -104,19 +104,25 @@ def picture(table: Table, path: Path) -> None:
     curves = [c for c in table.reproduction.curves or [ACCURACY] if any(len(points(run, c)[1]) > 1 for run in runs)]
     colours = {row: plt.get_cmap("tab10" if len(rows) <= 10 else "tab20")(i) for i, row in enumerate(rows)}
     heights = [3.2] * len(curves) + [1.2 + 0.28 * len(rows)]
-    size = (4.2 * len(columns) + 1.5, sum(heights))
+    bands = [columns[i : i + ABREAST] for i in range(0, len(columns), ABREAST)]
+    size = (4.2 * len(bands[0]) + 1.5, sum(heights) * len(bands))
     figure, axes = plt.subplots(
-        len(heights), len(columns), figsize=size, squeeze=False, height_ratios=heights, layout="constrained"
-    )
-    for j, column in enumerate(columns):
-        found = {row: table.runs.get(Cell(row, column), []) for row in rows}
-        for axis, name in zip(axes[:, j], curves, strict=False):
-            for row in rows:
-                _curve(axis, found[row], _width(found), name, colours[row], row)
-            axis.set(title=column or table.reproduction.name, xlabel="round")
-        _dots(axes[-1][j], table, column, rows, colours)
-    for axis, name in zip(axes[:, 0], curves, strict=False):
-        axis.set_ylabel(name)
+        len(heights) * len(bands), len(bands[0]), figsize=size, squeeze=False, height_ratios=heights * len(bands),
+        layout="constrained",
+    )  # fmt: skip
+    for i, band in enumerate(bands):
+        ours = axes[i * len(heights) : (i + 1) * len(heights)]
+        for j, column in enumerate(band):
+            found = {row: table.runs.get(Cell(row, column), []) for row in rows}
+            for axis, name in zip(ours[:, j], curves, strict=False):
+                for row in rows:
+                    _curve(axis, found[row], _width(found), name, colours[row], row)
+                axis.set(title=column or table.reproduction.name, xlabel="round")
+            _dots(ours[-1][j], table, column, rows, colours)
+        for axis, name in zip(ours[:, 0], curves, strict=False):
+            axis.set_ylabel(name)
+        for axis in ours[:, len(band) :].flat:
+            axis.set_visible(False)
     lines = [Line2D([], [], color=colours[row], label=row) for row in rows]
     figure.legend(handles=lines, fontsize=7, loc="outside right center")
     kind = "Small version of: " if table.quick else ""
@@ -128,6 +134,7 @@ def picture(table: Table, path: Path) -> None:
 
 
 ACCURACY = "test accuracy (%)"
+ABREAST = 6  # columns side by side
 
 
 def _width(found: dict[str, list[Finished]]) -> int:

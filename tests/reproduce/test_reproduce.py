@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,18 @@ def test_curves_are_of_all_rounds_or_of_the_evaluated_ones(tiny: str, tmp_path: 
     assert (tmp_path / "picture.png").stat().st_size > 10_000
     picture(build(made.model_copy(update={"curves": ["none"]}), results), tmp_path / "dots.png")  # nothing to draw
     assert (tmp_path / "dots.png").stat().st_size < (tmp_path / "picture.png").stat().st_size
+
+
+def test_many_columns_are_drawn_below_each_other(tiny: str, tmp_path: Path) -> None:
+    six: dict[str, Any] = {"columns": {f"column {i}": {} for i in range(6)}, "places": {}, "numbers": {}, "claims": []}
+    few = spec.read(tiny).model_copy(update=six)
+    many = few.model_copy(update={"columns": {f"column {i}": {} for i in range(8)}})
+    sizes = []
+    for made in (few, many):
+        picture(build(made, Results(tmp_path)), tmp_path / "picture.png")
+        sizes.append(struct.unpack(">II", (tmp_path / "picture.png").read_bytes()[16:24]))
+    assert sizes[1][0] == sizes[0][0]
+    assert sizes[1][1] > 1.9 * sizes[0][1]
 
 
 def test_a_margin_allows_a_small_loss() -> None:
