@@ -104,10 +104,12 @@ def carry_out(plans: Sequence[Plan], who: Sequence[Contender], tell: Tell = sile
         else:
             try:
                 timings = contender.measure(plans)
+            except peers_process.UnfinishedError as error:
+                timings, note = error.timings, f"failed: {error}"
             except MotleyError as error:
                 note = f"failed: {error}"
         for plan, timing in zip(plans, timings, strict=True):
-            entries.append(Entry(plan, contender.name, timing, note))
+            entries.append(Entry(plan, contender.name, timing, note if timing is None else ""))
             if timing is not None:
                 tell(f"  {plan.case.name}: {1000 * _mean(timing):.4g} ms per round")
         if note:

@@ -22,6 +22,14 @@ from motley.core.errors import TrainingError
 LIMIT = 300.0  # seconds a peer may take for all plans
 
 
+class UnfinishedError(TrainingError):
+    """A peer failed, or took too long; ``timings`` has the plans that were carried out, None for the others."""
+
+    def __init__(self, message: str, timings: list[Timing | None]) -> None:
+        super().__init__(message)
+        self.timings = timings
+
+
 def run(
     module: str, plans: Sequence[Plan], limit: float = LIMIT, processes: int = 1, env: Sequence[dict[str, str]] = ()
 ) -> list[Timing]:
@@ -34,16 +42,29 @@ def run(
         (folder / "plans.json").write_text(json.dumps([plan.content() for plan in plans]))
         given = list(env) or [{} for _ in range(processes)]
         started = [_start(module, folder, rank, processes, extra) for rank, extra in enumerate(given)]
+        failure = ""
         try:
             _wait(module, started, limit)
+        except TrainingError as error:
+            failure = str(error)
         finally:
             for process, log in started:
                 if process.poll() is None:
                     process.kill()
                 process.wait()
                 log.close()
-        parts = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(processes)]
-    return [_together([part[i] for part in parts]) for i in range(len(plans))]
+        timings = [_carried_out(folder, number, processes) for number in range(len(plans))]
+    done = [timing for timing in timings if timing is not None]
+    if failure or len(done) < len(plans):
+        raise UnfinishedError(failure or f"{module} left plans undone.", timings)
+    return done
+
+
+def _carried_out(folder: Path, number: int, processes: int) -> Timing | None:
+    files = [folder / f"{rank}-{number}.pt" for rank in range(processes)]
+    if not all(file.exists() for file in files):
+        return None
+    return _together([torch.load(file, weights_only=True) for file in files])
 
 
 def _start(
@@ -92,8 +113,10 @@ def serve(module: str, folder: Path, rank: int) -> None:
     """The other side: carries out the plans of a folder."""
     train: Callable[[Workload], Timing] = import_module(module).train
     plans = [Plan.of(content) for content in json.loads((folder / "plans.json").read_text())]
-    done = [train(Workload(plan))._asdict() for plan in plans]
-    torch.save(done, folder / f"{rank}.pt")
+    for number, plan in enumerate(plans):
+        done, half = folder / f"{rank}-{number}.pt", folder / f"{rank}-{number}.half"
+        torch.save(train(Workload(plan))._asdict(), half)
+        half.rename(done)
 
 
 if __name__ == "__main__":

@@ -141,6 +141,28 @@ def test_a_peer_that_takes_too_long_is_given_up() -> None:
         peers_process.run("motley.bench.peers_pfl", [PLAN], limit=0.0)
 
 
+def test_what_a_peer_had_done_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that carries out its first plan and fails at the second."""
+    (tmp_path / "half.py").write_text(
+        "import torch\nfrom motley.bench.workload import Timing\n"
+        "def train(workload):\n"
+        "    assert workload.plan.rounds == 2, 'no more than two rounds'\n"
+        "    return Timing([0.25, 0.5], 7, torch.ones(3))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plans = [PLAN, replace(PLAN, case=replace(TINY, name="other"), rounds=3)]
+    with pytest.raises(peers_process.UnfinishedError, match="no more than two rounds") as caught:
+        peers_process.run("half", plans)
+    first, second = caught.value.timings
+    assert first is not None
+    assert (first.seconds, first.steps, second) == ([0.25, 0.5], 7, None)
+    one = peers.Contender("half", lambda: True, lambda plans: peers_process.run("half", plans))
+    entries = peers.carry_out(plans, [one])
+    assert [entry.timing is None for entry in entries] == [False, True]
+    assert entries[0].note == ""
+    assert "no more than two rounds" in entries[1].note
+
+
 def test_what_a_process_says_last_is_told() -> None:
     with pytest.raises(TrainingError, match=r"No module named 'motley\.bench\.nobody'"):
         peers_process.run("motley.bench.nobody", [PLAN])
