@@ -20,11 +20,13 @@ from motley.bench.cases import CASES, case_named, make_jobs, make_training
 from motley.bench.floor import ceilings, median_ms, work_of
 from motley.bench.workload import Plan, Workload, descend, plainly, precision
 from motley.client.trainer import Outcome
-from motley.core.keys import fold_in, permutation
+from motley.core.keys import Key, fold_in, permutation
 from motley.core.network import Network
-from motley.core.types import Updates, sent, stack_rows
+from motley.core.types import Round
+from motley.protocol.federation import Arrival, Weights
 from motley.run.executors.base import EXECUTORS, Executor, Job, n_cores
 from motley.run.executors.place import pick
+from motley.run.flights import stack
 from motley.server.aggregate import layerwise_mean
 
 Row = dict[str, Any]
@@ -42,26 +44,16 @@ class Contender(Protocol):
 
 def merged(net: Network, start: Tensor, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> Tensor:
     """The weighted mean of a round's outcomes, as the server takes it."""
-
-    ids, number = sent(torch.tensor([[job.client for job in jobs], [job.facts.round for job in jobs]]), start.device)
-    rows = [(job.facts.n, float(job.steps), job.facts.epochs, job.facts.lr, 0.0) for job in jobs]
-    n, steps, epochs, lr, zero = sent(torch.tensor(rows, dtype=torch.float32).T.contiguous(), start.device)
-    updates = Updates(
-        ids=ids,
-        round=number,
-        age=zero,
-        start=start.expand(len(jobs), -1),
-        delta=stack_rows([outcome.payload for outcome in outcomes]).to(start.device),
-        trained=torch.stack([outcome.trained for outcome in outcomes]).to(start.device),
-        n=n,
-        loss=torch.stack([outcome.loss for outcome in outcomes]).to(start.device),
-        steps=steps,
-        epochs=epochs,
-        lr=lr,
-        duration=zero,
-        extras={},
-    )
-    return layerwise_mean(net, start, updates, n)
+    sent, number = Weights(start), jobs[0].facts.round
+    arrivals = [
+        Arrival(
+            job.client, number, sent, outcome.payload, outcome.trained, {}, {}, job.facts.n, outcome.loss, job.steps,
+            job.facts.epochs, job.facts.lr, duration=0.0,
+        )
+        for job, outcome in zip(jobs, outcomes, strict=True)
+    ]  # fmt: skip
+    updates = stack(Round(number, Key.root(0), len(jobs), 0.0), arrivals)
+    return layerwise_mean(net, start, updates, updates.n)
 
 
 class Ours:
