@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ from motley.run import runner
 from motley.run.executors.base import n_cores
 from motley.run.executors.place import pick
 from motley.run.recipe import Recipe, load
-from motley.run.records import Record, environment, read_records
+from motley.run.records import Record, environment, read_records, validations
 
 
 @dataclass(frozen=True)
@@ -130,25 +131,29 @@ def carry_out(errand: Errand) -> Finished:
 
 
 def diverged(errand: Errand) -> runner.Result:
-    """A run whose model stopped being finite: its final accuracy is that of guessing."""
+    """A run whose model stopped being finite: guessing at the end, and the round before it that validation chooses."""
     records = read_records(errand.folder / "rounds.jsonl")
     seen = [record.accuracy for record in records if record.accuracy is not None]
     if not seen:
         raise StateError(f"The run {errand.folder} failed in its first round.")
     guess = 1.0 / load_dataset(errand.recipe.data).n_classes
-    last = records[-1]
-    filler = [replace(last, round=t, accuracy=guess) for t in range(last.round + 1, errand.recipe.rounds + 1)]
-    summary = {
+    last, recipe = records[-1], errand.recipe
+    left = range(last.round + 1, recipe.rounds + 1)
+    missed = [t for t in left if t % recipe.evaluate_every == 0 or t == recipe.rounds]
+    filler = [replace(last, round=t, accuracy=guess, extra={}) for t in missed]
+    summary: dict[str, Any] = {
         "rounds": last.round,
         "accuracy": guess,
         "best_accuracy": max(seen),
         "diverged": last.round + 1,
-        "seed": errand.recipe.seed,
+        "seed": recipe.seed,
         "wall_s": round(last.wall_time, 3),
-        "executor": errand.recipe.executor,
+        "executor": recipe.executor,
     }
-    params = torch.zeros(1, device=pick(errand.recipe.device))  # where it was made
-    return runner.Result(errand.folder, errand.recipe, records + filler, params, summary)
+    if found := validations(records):
+        summary["validated"] = found
+    params = torch.zeros(1, device=pick(recipe.device))  # where it was made
+    return runner.Result(errand.folder, recipe, records + filler, params, summary)
 
 
 Told = Callable[[Errand, Finished | None, str], None]

@@ -84,15 +84,21 @@ def validated(run: Finished, score: str = "") -> float | None:
 def wobble(run: Finished, name: str = "validation_accuracy") -> float | None:
     """Mean change of a score (times 100) from one evaluation to the next in the second half of a run; small is good."""
     values = run.extra.get(name, [])
-    values = values[len(values) // 2 :]
-    return 100.0 * statistics.fmean(abs(b - a) for a, b in pairwise(values)) if len(values) > 1 else None
+    known = _known(values[len(values) // 2 :])
+    return 100.0 * statistics.fmean(abs(b - a) for a, b in pairwise(known)) if len(known) > 1 else None
 
 
 @METRICS.add(hidden=("run",))
 def recorded(run: Finished, name: str, last: int = 0) -> float | None:
-    """Mean of a diagnostic's number over all rounds, or the last ones."""
-    values = run.extra.get(name, [])[-last:]
-    return statistics.fmean(values) if values else None
+    """Mean of a diagnostic's number over all rounds, or the last ones; none where it had stopped telling."""
+    known = _known(run.extra.get(name, [])[-last:])
+    return statistics.fmean(known) if known else None
+
+
+def _known(values: list[float | None]) -> list[float]:
+    """The values, or no value where one of them is missing."""
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
 
 
 @METRICS.add(hidden=("run",))

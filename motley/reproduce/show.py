@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import textwrap
 from pathlib import Path
@@ -117,10 +118,9 @@ def picture(table: Table, path: Path) -> None:
             for axis, name in zip(ours[:, j], curves, strict=False):
                 for row in rows:
                     _curve(axis, found[row], _width(found), name, colours[row], row)
-                axis.set(title=column or table.reproduction.name, xlabel="round")
+                axis.set(title=column or table.reproduction.name, xlabel="round", ylabel=name)
+                axis.set_visible(axis.has_data())
             _dots(ours[-1][j], table, column, rows, colours)
-        for axis, name in zip(ours[:, 0], curves, strict=False):
-            axis.set_ylabel(name)
         for axis in ours[:, len(band) :].flat:
             axis.set_visible(False)
     lines = [Line2D([], [], color=colours[row], label=row) for row in rows]
@@ -146,11 +146,12 @@ def points(run: Finished, name: str) -> tuple[list[int], list[float]]:
     """Rounds and values of a curve: the test accuracy, or a recorded number of all rounds or the evaluated ones."""
     if name == ACCURACY:
         return run.rounds, [100 * value for value in run.accuracy]
-    values = run.extra.get(name, [])
+    values = [math.nan if value is None else value for value in run.extra.get(name, [])]
     return (run.rounds if len(values) == len(run.rounds) else list(range(1, len(values) + 1))), values
 
 
 def _curve(axis: Any, runs: list[Finished], width: int, name: str, colour: Any, label: str) -> None:
+    """The mean of all runs, as far as all of them go."""
     drawn = [points(run, name) for run in runs]
     shortest = min((len(values) for _, values in drawn), default=0)
     if not shortest:
@@ -174,7 +175,8 @@ def _dots(axis: Any, table: Table, column: str, rows: list[str], colours: dict[s
             if row.low is not None and row.high is not None:
                 axis.plot([row.low, row.high], [place, place], color=colours[name], linewidth=1.5)
             axis.plot(row.measured, place, marker="o", color=colours[name], linestyle="none")
-    axis.set(yticks=range(len(rows)), xlabel=f"{metric} (line: paper)")
+    named = any(row.paper is not None for row in found.values())
+    axis.set(yticks=range(len(rows)), xlabel=f"{metric} (line: paper)" if named else metric)
     axis.set_yticklabels(rows, fontsize=7)
     axis.invert_yaxis()
     axis.grid(alpha=0.3)

@@ -30,7 +30,7 @@ class Finished:
     summary: dict[str, Any]
     rounds: list[int]
     accuracy: list[float]  # of the evaluated rounds
-    extra: dict[str, list[float]] = field(default_factory=dict)  # per-round numbers of the diagnostics
+    extra: dict[str, list[float | None]] = field(default_factory=dict)  # per-round numbers of the diagnostics
     times: list[float] = field(default_factory=list)  # virtual seconds at the end of the evaluated rounds
     device: str = ""
     environment: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def compact(
     measured = [record for record in result.records if record.accuracy is not None]
     names = {name for record in result.records for name, value in record.extra.items() if isinstance(value, float)}
     extra = {
-        name: [float(f"{record.extra[name]:.6g}") for record in result.records if name in record.extra]
+        name: [_short(record.extra[name]) for record in result.records if name in record.extra]
         for name in sorted(names)
     }
     return Finished(
@@ -80,6 +80,10 @@ def compact(
         device=device,
         environment=environment,
     )
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
 
 
 class Results:

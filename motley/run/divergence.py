@@ -65,7 +65,8 @@ def dc(moment: Moment) -> dict[str, Any]:
 
     The twin starts from the same weights. In each round it takes the samples of the clients whose updates came, puts
     them together, and trains on them for as many epochs with minibatches K times as large for K clients, so that it
-    makes about as many steps as one of them.
+    makes about as many steps as one of them. Nothing (null) is recorded from the round on in which the twin stops being
+    finite: a rate that suits clients may be too large for it.
     """
     twin = moment.memory.get("dc", initial_params(moment.experiment)).to(moment.params.device)
     if moment.updates is not None:
@@ -73,7 +74,8 @@ def dc(moment: Moment) -> dict[str, Any]:
         epochs, lr = float(moment.updates.epochs.mean()), float(moment.updates.lr.mean())
         twin = _together(moment.experiment, twin, ids, moment.round.number, epochs, lr)
     moment.memory["dc"] = twin
-    return {"dc": float((moment.params - twin).norm() / twin.norm())}
+    distance = float((moment.params - twin).norm() / twin.norm())
+    return {"dc": distance if math.isfinite(distance) else None}
 
 
 def _together(e: Experiment, twin: Tensor, ids: list[int], number: int, epochs: float, lr: float) -> Tensor:

@@ -8,7 +8,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -55,12 +55,17 @@ GOALS = {"accuracy": 1, "macro_f1": 1, "weighted_f1": 1, "auc": 1, "loss": -1}
 def validated(records: Iterable[Record], goal: str) -> dict[str, float] | None:
     """The round with the best validation score, that score, and the test score of the same round."""
     name = f"validation_{goal}"
-    found = [record for record in records if name in record.extra]
+    found = [record for record in records if math.isfinite(record.extra.get(name, math.nan))]
     if not found:
         return None
     best = max(found, key=lambda record: (GOALS[goal] * record.extra[name], -record.round))
     test = best.extra[goal] if goal in best.extra else getattr(best, goal)
     return {"round": best.round, "validation": best.extra[name], "test": test}
+
+
+def validations(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """By score: the round that validation data choose, and what it gives."""
+    return {goal: found for goal in GOALS if (found := validated(records, goal))}
 
 
 def read_records(path: Path) -> list[Record]:

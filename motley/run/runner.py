@@ -38,7 +38,7 @@ from motley.run.federation import SimulatedFederation
 from motley.run.files import held, write_json, write_text
 from motley.run.flights import Schedule, Tally
 from motley.run.recipe import Recipe, load
-from motley.run.records import GOALS, Record, environment, read_records, validated
+from motley.run.records import GOALS, Record, environment, read_records, validations
 from motley.run.store import ClientStore
 from motley.server.server import Server
 
@@ -259,7 +259,7 @@ class Run:
             **self._ends(),
         }
         if self.experiment.validation is not None:
-            summary["validated"] = {name: found for name in GOALS if (found := validated(self.records, name))}
+            summary["validated"] = validations(self.records)
         if self.folder is not None:
             write_json(self.folder / "summary.json", summary)
         return Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net)

@@ -23,6 +23,7 @@ from motley.reproduce.store import Finished, Results, exported, imported, key_of
 from motley.reproduce.table import build, compare, interval
 from motley.run.experiment import prepare
 from motley.run.recipe import load
+from motley.run.records import Record
 
 TINY = """
 title = "Tiny"
@@ -162,6 +163,11 @@ def test_metrics_by_hand() -> None:
     assert measure("recorded(name='diversity')", run) == 3.0
     assert measure("recorded(name='diversity', last=2)", run) == 4.0
     assert measure("recorded(name='other')", run) is None
+    stopped = finished(0.9, extra={"dc": [1.0, 3.0, None]})
+    assert measure("recorded(name='dc')", stopped) is None
+    assert measure("recorded(name='dc', last=1)", stopped) is None
+    assert measure("wobble(name='dc')", stopped) is None
+    assert [math.isnan(value) for value in points(stopped, "dc")[1]] == [False, False, True]
     assert measure("summary(name='accuracy')", run) == 0.9
 
 
@@ -307,8 +313,28 @@ def test_a_run_that_diverges_is_recorded_as_guessing(
     assert run.summary["accuracy"] == pytest.approx(0.1)
     assert run.summary["diverged"] > 1
     assert len(run.accuracy) == 9
+    assert "validated" not in run.summary
     monkeypatch.setattr(engine, "pick", lambda _: "meta")
     assert engine.diverged(errand).params.is_meta, "it says where it was made"
+
+
+def test_a_run_that_diverges_keeps_the_round_that_validation_chose(tiny: str, tmp_path: Path) -> None:
+    recipe = load(
+        spec.read(tiny).recipe_of(spec.Cell("A", "one"), spec.Draw(0)),
+        {"split": "by_clients(folds=5)", "evaluate_every": 4, "rounds": 10},
+    )
+    errand = Errand("tiny", "A, one", False, recipe, tmp_path / "run")
+    bare = Record(1, 0.0, 0.0, 1, 1, 0, 0, 0, 0)
+    seen = [
+        replace(bare, round=4, accuracy=0.7, extra={"validation_accuracy": 0.8, "validation_loss": 0.5}),
+        replace(bare, round=6),
+    ]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rounds.jsonl").write_text("".join(record.to_line() + "\n" for record in seen))
+    result = engine.diverged(errand)
+    assert result.summary["validated"]["accuracy"] == {"round": 4, "validation": 0.8, "test": 0.7}
+    assert [record.round for record in result.records if record.accuracy is not None] == [4, 8, 10]
+    assert result.summary["diverged"] == 7
 
 
 def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:

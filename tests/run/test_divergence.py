@@ -12,6 +12,8 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from motley.core.keys import fold_in, permutation
+from motley.reproduce.store import compact
+from motley.run import divergence
 from motley.run.divergence import mean_cosine_distance
 from motley.run.experiment import prepare
 from motley.run.recipe import load
@@ -89,3 +91,18 @@ def test_they_change_nothing_and_survive_a_checkpoint(tmp_path: Path) -> None:
     for a, b in zip(whole.records, continued.records, strict=True):
         assert a.extra["dc"] == b.extra["dc"]
         assert a.extra["dl"] == b.extra["dl"]
+
+
+def test_a_twin_that_diverges_stops_telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    true_twin = divergence._together
+
+    def lost(e: Any, twin: torch.Tensor, ids: list[int], number: int, *rest: float) -> torch.Tensor:
+        return true_twin(e, twin, ids, number, *rest) * (float("inf") if number == 3 else 1.0)
+
+    monkeypatch.setattr(divergence, "_together", lost)
+    result = start(load("digits", {**BASE, "method": "fedavg"}), tmp_path / "lost")
+    told = [record.extra["dc"] for record in result.records]
+    assert [value is None for value in told] == [False, False, True, True, True, True]
+    assert "NaN" not in (tmp_path / "lost" / "rounds.jsonl").read_text()
+    kept = compact("r", "c", False, result, "cpu", {}).extra["dc"]
+    assert kept == [pytest.approx(told[0], rel=1e-5), pytest.approx(told[1], rel=1e-5), None, None, None, None]
