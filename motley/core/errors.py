@@ -8,7 +8,8 @@ MotleyError            anything below; its text is one sentence that says what w
 │   ├── PartitionError a partition that cannot be made
 │   ├── DataError      data that is missing, corrupt or of the wrong shape
 │   └── StateError     a run directory or checkpoint that cannot be used
-└── TrainingError      something went wrong while training (for example an update that is not finite)
+├── TrainingError      something went wrong while training (for example an update that is not finite)
+└── MemoryFullError    a GPU's memory is too small for a run, or others have taken it
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class StateError(InputError):
 
 class TrainingError(MotleyError):
     """Something went wrong while training."""
+
+
+class MemoryFullError(MotleyError):
+    """A GPU's memory is too small for a run, or others have taken it."""
 
 
 class UnknownNameError(InputError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from motley.core.errors import InputError, MotleyError, StateError, TrainingError
+from motley.core.errors import InputError, MemoryFullError, MotleyError, StateError, TrainingError
 from motley.data.datasets import load as load_dataset
 from motley.reproduce.spec import Cell, Reproduction
 from motley.reproduce.store import Finished, Results, compact, key_of
@@ -123,11 +124,22 @@ def carry_out(errand: Errand) -> Finished:
             result = runner.start(errand.recipe, errand.folder, watch)
     except TrainingError:
         result = diverged(errand)
+    except MemoryFullError:
+        raise
     except MotleyError as error:
         raise StateError(str(error)) from None  # some errors do not survive the way between processes
+    finally:
+        _give_back()
     facts = {**environment(), "command": f"motley reproduce {errand.reproduction}{' --quick' if errand.quick else ''}"}
     device = torch.cuda.get_device_name() if result.params.is_cuda else facts["processor"]
     return compact(errand.reproduction, errand.cell, errand.quick, result, device, facts)
+
+
+def _give_back() -> None:
+    """Leaves the GPU's memory to the others; torch would keep it for the process's next run."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def diverged(errand: Errand) -> runner.Result:
@@ -161,24 +173,35 @@ Told = Callable[[Errand, Finished | None, str], None]
 
 
 def run_all(wanted: list[Errand], plan: Plan, told: Told) -> Iterator[Finished]:
-    """Carries errands out, ``jobs`` at a time, and gives results as they come; one that fails leaves the others be."""
+    """Carries errands out, ``jobs`` at a time, and gives results as they come; one that fails leaves the others be.
+
+    One for which the GPU had no memory left beside the others is tried again when they are done.
+    """
     begun = time.time()
     deadline = None if plan.budget is None else begun + plan.budget
     stop_at = None if deadline is None else deadline + plan.grace
     ready = [replace(errand, stop_at=stop_at, threads=max(1, n_cores() // plan.jobs)) for errand in wanted]
-    if plan.jobs == 1:
-        for errand in ready:
-            if deadline is not None and time.time() >= deadline:
-                return
-            finished = _one(errand, lambda errand=errand: carry_out(errand), told)  # type: ignore[misc]
-            if finished is not None:
-                yield finished
-        return
-    with ProcessPoolExecutor(min(plan.jobs, max(1, len(ready))), mp_context=get_context("spawn")) as pool:
+    if plan.jobs > 1:
+        crowded: list[Errand] = []
+        yield from _side_by_side(ready, plan.jobs, deadline, told, crowded)
+        ready = crowded
+    for errand in ready:
+        if deadline is not None and time.time() >= deadline:
+            return
+        finished = _one(errand, lambda errand=errand: carry_out(errand), told)  # type: ignore[misc]
+        if finished is not None:
+            yield finished
+
+
+def _side_by_side(
+    ready: list[Errand], jobs: int, deadline: float | None, told: Told, crowded: list[Errand]
+) -> Iterator[Finished]:
+    """In processes of their own; ``crowded`` takes those for which there was no memory."""
+    with ProcessPoolExecutor(min(jobs, max(1, len(ready))), mp_context=get_context("spawn")) as pool:
         under_way: dict[Future[Finished], Errand] = {}
         waiting = iter(ready)
         while True:
-            while len(under_way) < plan.jobs and (deadline is None or time.time() < deadline):
+            while len(under_way) < jobs and (deadline is None or time.time() < deadline):
                 following = next(waiting, None)
                 if following is None:
                     break
@@ -186,24 +209,32 @@ def run_all(wanted: list[Errand], plan: Plan, told: Told) -> Iterator[Finished]:
             if not under_way:
                 return
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                finished = _one(under_way.pop(future), future.result, told)
+                finished = _one(under_way.pop(future), future.result, told, crowded)
                 if finished is not None:
                     yield finished
 
 
-def _one(errand: Errand, work: Callable[[], Finished], told: Told) -> Finished | None:
+def _one(
+    errand: Errand, work: Callable[[], Finished], told: Told, crowded: list[Errand] | None = None
+) -> Finished | None:
     try:
         finished = work()
     except Paused:
         told(errand, None, "paused; it goes on from its checkpoint next time")
-    except MotleyError as error:
-        told(errand, None, str(error))
-    except Exception as error:  # out of memory, a bug in one method: the others go on
-        told(errand, None, f"{type(error).__name__}: {error}".splitlines()[0])
+    except Exception as error:  # a bug in one method: the others go on
+        if crowded is not None and isinstance(error, MemoryFullError | torch.OutOfMemoryError):
+            told(errand, None, "the GPU's memory was full; it is tried again when the others are done")
+            crowded.append(errand)
+        else:
+            told(errand, None, str(error) if isinstance(error, MotleyError) else _first_line(error))
     else:
         told(errand, finished, "")
         return finished
     return None
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def say(errand: Errand, finished: Finished | None, trouble: str) -> None:

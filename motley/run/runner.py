@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import motley
-from motley.core.errors import StateError, TrainingError
+from motley.core.errors import MemoryFullError, StateError, TrainingError
 from motley.core.network import Network
 from motley.core.types import Round
 from motley.data.dataset import Dataset, tensors_to
@@ -140,6 +140,11 @@ class Run:
                 self._save()
             self.fed.loop.run(_drive(self.experiment.method.protocol, self.fed))
             return self._finish()
+        except torch.OutOfMemoryError:
+            raise MemoryFullError(
+                f"The GPU's memory was full after round {self.fed.round}; take a smaller batch_size or cohort, or let "
+                "fewer processes share the GPU (what was saved can be resumed)."
+            ) from None
         finally:
             self.close()
 

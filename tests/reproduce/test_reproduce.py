@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from motley.cli import app
-from motley.core.errors import InputError, RecipeError, UnknownNameError
+from motley.core.errors import InputError, MemoryFullError, RecipeError, UnknownNameError
 from motley.reproduce import engine, spec
 from motley.reproduce.engine import Errand, Plan, carry_out, errands, matching, run_all
 from motley.reproduce.metrics import bounds, measure
@@ -346,6 +347,30 @@ def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:
     done = list(run_all(work, Plan(), lambda *seen: told.append(seen[2])))
     assert len(done) == 1
     assert "no_such_method" in told[0]
+
+
+def test_a_run_without_memory_beside_others_is_tried_again(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first errand never fits, the second only alone, the third always."""
+    recipe = spec.read(tiny).recipe_of(spec.Cell("A", "one"), spec.Draw(0))
+    work = [Errand("tiny", name, False, recipe, tmp_path / name) for name in ("never", "alone", "beside")]
+    done, calls = carry_out(replace(work[2], folder=tmp_path / "made")), []
+
+    def tried(errand: Errand) -> Finished:
+        calls.append(errand.cell)
+        if errand.cell == "never" or (errand.cell == "alone" and calls.count("alone") == 1):
+            raise MemoryFullError("full") if errand.cell == "never" else torch.OutOfMemoryError("full")
+        return replace(done, cell=errand.cell)
+
+    monkeypatch.setattr(engine, "carry_out", tried)
+    monkeypatch.setattr(engine, "ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(n))
+    told: list[tuple[str, str]] = []
+    made = list(run_all(work, Plan(jobs=2), lambda errand, _, trouble: told.append((errand.cell, trouble))))
+    assert [run.cell for run in made] == ["beside", "alone"]
+    assert calls.count("never") == 2
+    assert ("never", "full") in told, "the second time it is a failure"
+    assert sum("tried again" in trouble for _, trouble in told) == 2
 
 
 def test_a_reproductions_data_are_alike_for_all_methods(tiny: str) -> None:

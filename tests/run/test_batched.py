@@ -19,6 +19,7 @@ from motley.bench.agreement import tiny_experiment
 from motley.bench.cases import case_named, make_data, make_jobs, make_training
 from motley.client.optimizer import SGD
 from motley.client.trainer import Outcome, Training, minibatches
+from motley.core.errors import MemoryFullError
 from motley.core.keys import Key
 from motley.core.part import Method, Part, compose
 from motley.core.types import Client, Data
@@ -293,6 +294,37 @@ def test_one_client_that_does_not_fit_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(made, "_run_group", never)
     with pytest.raises(torch.OutOfMemoryError):
         made.run(jobs_of(e))
+
+
+def test_one_client_has_a_second_try_when_memory_was_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    e = tiny_experiment(make_method("fedavg"), "mlp")
+    made = executor(e)
+    whole, tried = made._run_group, []
+
+    def at_first(group: Any) -> list[Outcome]:
+        tried.append(len(made._traces.items))
+        if len(tried) == 2:
+            raise torch.OutOfMemoryError("no room")
+        return whole(group)
+
+    monkeypatch.setattr(made, "_run_group", at_first)
+    (job, *_) = jobs_of(e)
+    made.run([job])
+    assert gap(made.run([job]), Loop(e.training, e.data).run([job])) < 2e-5
+    assert tried[1] > 0
+    assert tried[2] == 0, "nothing was kept"
+
+
+def test_a_run_without_memory_ends_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Run(tiny_experiment(make_method("fedavg"), "mlp"), None)
+
+    def full(_: Any) -> list[Outcome]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 160.00 MiB. And a long text")
+
+    monkeypatch.setattr(made.executor, "run", full)
+    with pytest.raises(MemoryFullError, match=r"^The GPU's memory was full after round \d; take a smaller") as caught:
+        made.go()
+    assert "\n" not in str(caught.value)
 
 
 def final(method: Method, **changes: Any) -> Tensor:

@@ -84,18 +84,30 @@ class Batched:
             begin = 0
             while begin < len(places):
                 some = places[begin : begin + self.widest]
-                try:
-                    made = self._run_group(self._assemble([jobs[i] for i in some]))
-                except torch.OutOfMemoryError:
-                    if len(some) == 1:
-                        raise
-                    self.widest = max(1, len(some) // 2)
-                    self._buffers = Cache(8)
-                    torch.cuda.empty_cache()
+                made = self._attempt([jobs[i] for i in some])
+                if made is None:
+                    self.widest = len(some) // 2
                     continue
                 found.update(zip(some, made, strict=True))
                 begin += len(some)
         return together([found[i] for i in range(len(jobs))])
+
+    def _attempt(self, jobs: list[Job]) -> list[Outcome] | None:
+        """What jobs give, or None where there is not the memory for several; one alone has a second try.
+
+        What was kept between rounds is given back after a failure, beside the exception, whose frames hold tensors.
+        """
+        for tries in (1, 2):
+            try:
+                return self._run_group(self._assemble(jobs))
+            except torch.OutOfMemoryError:
+                if len(jobs) == 1 and tries == 2:
+                    raise
+            self.close()
+            torch.cuda.empty_cache()
+            if len(jobs) > 1:
+                break
+        return None
 
     def close(self) -> None:
         for buffers in self._buffers.items.values():
