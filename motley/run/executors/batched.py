@@ -40,7 +40,8 @@ from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width
 from motley.run.executors.trust import trusted
 
 CACHE_BYTES = 1 << 22  # parameters of clients that run together on a CPU, so that they stay in its cache
-GPU_BYTES = 1 << 28  # parameters of minibatches that are measured together on a GPU
+GPU_BYTES = 1 << 28  # parameters of minibatches that are measured together on a GPU,
+GPU_SAMPLES = 1 << 12  # and their samples: an LSTM keeps a megabyte for each
 BLOCK_BYTES = 1 << 23  # samples fetched at once on a CPU
 
 
@@ -207,8 +208,7 @@ class Batched:
         with torch.no_grad():
             c = self._begin(group)
             c = self._train(group, c)
-            most = max(1, (GPU_BYTES if self.cuda else CACHE_BYTES) // (4 * self.training.net.size))
-            c = measured(self.training, self.data, self.index, group, c, self._trace, most, self.cuda)
+            c = measured(self.training, self.data, self.index, group, c, self._trace, self._measurable(), self.cuda)
             made = self._finish(group, c)
         return outcomes(group, self.training.method.adaptive, *made)
 
@@ -234,6 +234,11 @@ class Batched:
 
         params, trained, own, notes = self._whole("begin", group, c, one)
         return c.with_(params=params, trained=trained, own=own, notes=notes)
+
+    def _measurable(self) -> int:
+        """Minibatches that are measured together."""
+        most = (GPU_BYTES if self.cuda else CACHE_BYTES) // (4 * self.training.net.size)
+        return max(1, min(most, GPU_SAMPLES // self.training.batch_size) if self.cuda else most)
 
     def _finish(self, group: Group, c: Client) -> tuple[Any, ...]:
         if not self.training.method.has("report") and not self.training.method.has("encode"):
