@@ -8,12 +8,12 @@ from torch.nn.functional import cosine_similarity, softplus
 
 from motley.core.network import Network
 from motley.core.part import Part, part
-from motley.core.schedule import Schedule
+from motley.core.ranges import NotNegativeSchedule, Positive
 from motley.core.types import Batch, Client, Data, Facts, Output, Tree
 
 
 @part("objective", neutral={"mu": 0.0}, example={"mu": 5.0})
-def model_contrastive(mu: Schedule = 1.0, temperature: float = 0.5) -> Part:
+def model_contrastive(mu: NotNegativeSchedule = 1.0, temperature: Positive = 0.5) -> Part:
     """Pulls features towards the received model's and away from the client's previous local model's (MOON).
 
     ``mu * -log(exp(s(z, z_glob) / T) / (exp(s(z, z_glob) / T) + exp(s(z, z_prev) / T)))``, s the cosine similarity.

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from motley.core.network import Network
 from motley.core.part import Part, part
+from motley.core.ranges import Positive
 from motley.core.types import Client, Data, Facts, Round, Setting, Tree, Updates
 
 
@@ -42,7 +43,7 @@ def control_variates() -> Part:
 
 
 @part("correct", neutral={"norm": float("inf")}, example={"norm": 0.1})
-def clip_gradient(norm: float = 10.0) -> Part:
+def clip_gradient(norm: Positive = 10.0) -> Part:
     """Scales a minibatch gradient down to a largest Euclidean norm."""
 
     def gradient(c: Client, grad: Tensor) -> Tensor:

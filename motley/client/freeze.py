@@ -7,11 +7,12 @@ from torch import Tensor
 
 from motley.core.network import Network
 from motley.core.part import Part, part
+from motley.core.ranges import NotNegative, Positive, Share
 from motley.core.types import Client, Facts, Round, Setting, Tree, Updates
 
 
 @part("trainable", neutral={"beta": 0.0}, example={"beta": 50.0, "deadline": 1e-6})
-def freeze_prefix(beta: float = 4.0, deadline: float | None = None, ema: float = 0.5) -> Part:
+def freeze_prefix(beta: NotNegative = 4.0, deadline: Positive | None = None, ema: Share = 0.5) -> Part:
     """Slow clients freeze their first layers after one epoch, weighing importance against time (FreezeFL, eq. 1-3).
 
     Server: sends the soft deadline ``T = ema T + (1 - ema) mean_k(t_k)`` over the times between dispatch and arrival

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from motley.core.part import Part, part
-from motley.core.schedule import Schedule
+from motley.core.ranges import NotNegativeSchedule, ShareSchedule
 from motley.core.types import Batch, Client, Output
 
 MASKED = -1e9
@@ -49,7 +49,7 @@ def prior_offsets(counts: Tensor, eps: Tensor | float) -> Tensor:
 
 
 @part("objective", neutral={"eps": 1.0}, example={"eps": 0.01})
-def relaxed_balanced_softmax(eps: Schedule = 0.01) -> Part:
+def relaxed_balanced_softmax(eps: NotNegativeSchedule = 0.01) -> Part:
     """Multiplies exp(logit) by the client's smoothed class prior (ReBaFL, eq. 9 and 10).
 
     ``loss = -log(p[y] exp(z[y]) / sum_c p[c] exp(z[c]))`` with ``p = (1 - eps) * n_c / n + eps / C``. eps = 0 is the
@@ -64,7 +64,7 @@ def relaxed_balanced_softmax(eps: Schedule = 0.01) -> Part:
 
 
 @part("objective", neutral={"alpha": 1.0}, example={"alpha": 0.5})
-def restricted_softmax(alpha: Schedule = 0.5) -> Part:
+def restricted_softmax(alpha: NotNegativeSchedule = 0.5) -> Part:
     """Shrinks the logits of classes the client has not: ``alpha * z[c]`` where n_c = 0 (FedRS, Li and Zhan 2021)."""
     name = "restricted_softmax"
 
@@ -76,7 +76,7 @@ def restricted_softmax(alpha: Schedule = 0.5) -> Part:
 
 
 @part("objective", neutral={"tau": 0.0}, example={"tau": 1.0})
-def logit_calibration(tau: Schedule = 1.0) -> Part:
+def logit_calibration(tau: NotNegativeSchedule = 1.0) -> Part:
     """Subtracts ``tau * n_c ** (-1/4)`` from each logit (FedLC, Zhang et al. 2022).
 
     A class the client has not would get minus infinity; it is masked. With equally many samples of each of its classes
@@ -94,7 +94,7 @@ def logit_calibration(tau: Schedule = 1.0) -> Part:
 
 
 @part("objective", neutral={"eps": 0.0}, example={"eps": 0.1})
-def label_smoothing(eps: Schedule = 0.1) -> Part:
+def label_smoothing(eps: ShareSchedule = 0.1) -> Part:
     """Targets ``(1 - eps) * onehot(y) + eps / C`` instead of one-hot ones.
 
     Cross-entropy with these targets is the usual one plus ``eps * (z[y] - mean_c z[c])``, because the normaliser

@@ -9,6 +9,7 @@ from motley.core.errors import InputError
 from motley.core.keys import fold_in, uniform
 from motley.core.network import Network
 from motley.core.part import Part, part
+from motley.core.ranges import NotNegative
 from motley.core.types import Client, Data, Facts
 from motley.nets.width import first_width, mask_of, scalable
 
@@ -47,7 +48,9 @@ def _narrow(widths: Widths, power: float) -> Part:
 
 
 @part("trainable", neutral={"widths": [1.0]}, example={"widths": [0.5]})
-def narrow_networks(widths: Widths = (1.0, 0.5, 0.25, 0.125, 0.0625), power: float = 0.5, scale: bool = True) -> Part:
+def narrow_networks(
+    widths: Widths = (1.0, 0.5, 0.25, 0.125, 0.0625), power: NotNegative = 0.5, scale: bool = True
+) -> Part:
     """Weak devices train a narrow network, the first units of every hidden layer (HeteroFL, Diao et al. 2021).
 
     A device takes the largest width up to ``capability ** power`` (capability: its speed as a share of the fastest;
@@ -75,7 +78,7 @@ def narrow_networks(widths: Widths = (1.0, 0.5, 0.25, 0.125, 0.0625), power: flo
 
 
 @part("trainable", neutral={"widths": [1.0]}, example={"widths": [0.5, 0.25]})
-def ordered_dropout(widths: Widths = (0.2, 0.4, 0.6, 0.8, 1.0), power: float = 0.5) -> Part:
+def ordered_dropout(widths: Widths = (0.2, 0.4, 0.6, 0.8, 1.0), power: NotNegative = 0.5) -> Part:
     """Every epoch trains a random width up to the device's own (FjORD, Horvath et al. 2021).
 
     The device's largest width as in `narrow_networks`; for each local epoch one of the widths up to it is drawn, all

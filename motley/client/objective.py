@@ -7,12 +7,12 @@ from torch import Tensor
 
 from motley.core.network import Network
 from motley.core.part import Part, part
-from motley.core.schedule import Schedule
+from motley.core.ranges import NotNegative, NotNegativeSchedule
 from motley.core.types import Batch, Client, Data, Facts, Output, Round, Setting, Tree, Updates
 
 
 @part("objective", neutral={"mu": 0.0}, example={"mu": 1.0})
-def proximal(mu: Schedule = 0.01) -> Part:
+def proximal(mu: NotNegativeSchedule = 0.01) -> Part:
     """Pulls the local model towards the received one: (mu / 2) * ||w - w_t||^2 (FedProx)."""
 
     def penalty(c: Client, batch: Batch, out: Output) -> Tensor:
@@ -22,7 +22,7 @@ def proximal(mu: Schedule = 0.01) -> Part:
 
 
 @part("objective", example={"alpha": 0.1})
-def dynamic_regulariser(alpha: float = 0.01) -> Part:
+def dynamic_regulariser(alpha: NotNegative = 0.01) -> Part:
     """Aligns local optima with the global one by a linear and a proximal term (FedDyn, Acar et al., Algorithm 1).
 
     Client: ``loss - <h_k, w> + (alpha / 2) * ||w - w_t||^2``, then ``h_k = h_k - alpha * (w_k - w_t)``.

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from motley.client.logits import prior_offsets
 from motley.core.network import Network
 from motley.core.part import Part, part
-from motley.core.schedule import Schedule
+from motley.core.ranges import NotNegative, NotNegativeSchedule
 from motley.core.types import Batch, Client, Data, Output, Round, Setting, Tree, Updates
 
 CHUNK = 1024  # samples whose features are computed at once
@@ -48,7 +48,7 @@ def cyclic_targets(batch: Batch, n_classes: int) -> Tensor:
 
 @part("objective", neutral={"mu": 0.0}, example={"mu": 1.0})
 def prototype_augmentation(
-    mu: Schedule = 0.1, lam: float = 1.0, eps: Schedule = 1.0, keep_absent: bool = False
+    mu: NotNegativeSchedule = 0.1, lam: NotNegative = 1.0, eps: NotNegativeSchedule = 1.0, keep_absent: bool = False
 ) -> Part:
     """Trains the classifier on features moved to every class that has a prototype (ReBaFL, eq. 15-23).
 

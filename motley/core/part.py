@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from motley.core.errors import ConflictError, InputError
+from motley.core.ranges import check
 from motley.core.registry import Registry
 from motley.core.schedule import Schedule
 
@@ -160,6 +161,7 @@ def part(
         def make(*args: Any, **kwargs: Any) -> Part:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
+            check(f"The part '{factory.__name__}'", factory, bound.arguments)
             origin = (factory.__module__, factory.__name__, tuple(bound.arguments.items()))
             return replace(factory(*args, **kwargs), name=factory.__name__, seam=seam, origin=origin)
 

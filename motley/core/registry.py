@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from motley.core.errors import InputError, UnknownNameError
+from motley.core.ranges import check
 
 T = TypeVar("T")
 
@@ -122,5 +123,6 @@ class Registry(Generic[T]):
             raise InputError(
                 f"The {self.kind} '{name}' cannot be made: {error}; its arguments are: {allowed}."
             ) from None
+        check(f"The {self.kind} '{name}'", entry.factory, arguments)
         made: T = entry.factory(*args, **arguments)
         return made

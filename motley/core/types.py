@@ -169,6 +169,7 @@ class Round(NamedTuple):
     now: float  # virtual or wall seconds since the start
     deadline: float | None = None  # seconds after the round's start
     net: Network | None = None  # the model's functions, for merging by layer and for training on the server
+    dropped: tuple[int, ...] = ()  # when merging: clients whose tasks were lost or given up in this round before
 
 
 class Pool(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from motley.client.trainable import classifier_only_when_limited, drop_limited
 from motley.core.part import Method, compose
+from motley.core.ranges import NotNegative, Share
 from motley.methods.baselines import ama, fedprox
 from motley.methods.registry import METHODS
 from motley.server.merge import whole_model_mean
@@ -21,7 +22,7 @@ def fes(whole: bool = True) -> Method:
 
 
 @METHODS.add()
-def ama_fes(alpha0: float = 0.1, eta: float = 2.5e-3, maximum: float = 0.95, whole: bool = True) -> Method:
+def ama_fes(alpha0: Share = 0.1, eta: NotNegative = 2.5e-3, maximum: Share = 0.95, whole: bool = True) -> Method:
     """Adaptive mixing and feature-extractor sharing (Algorithm 1 without late updates)."""
     return compose(ama(alpha0=alpha0, eta=eta, maximum=maximum), fes(whole=whole), name="ama_fes")
 
@@ -33,7 +34,7 @@ def naive_fl() -> Method:
 
 
 @METHODS.add()
-def fedprox_limited(rho: float = 0.01, fraction: float = 0.5) -> Method:
+def fedprox_limited(rho: NotNegative = 0.01, fraction: Share = 0.5) -> Method:
     """FedProx as AMA-FES compares with: ``rho * ||w - w0||^2`` (eq. 4) and less work on computing-limited clients.
 
     Eq. 4 has no factor 1/2, so mu = 2 rho.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from motley.client.objective import proximal
 from motley.core.errors import UnknownNameError
 from motley.core.part import Method, Part, compose
-from motley.core.schedule import Schedule
+from motley.core.ranges import NotNegative, NotNegativeSchedule, Share
 from motley.methods.registry import METHODS
 from motley.protocol.redistribute import WalkOptions
 from motley.server.aggregate import plain_mean
@@ -45,13 +45,13 @@ def radfedi(S: int | None = None, gamma: float = 0.9, floor: float = 0.0, unequa
 
 
 @METHODS.add()
-def radfedp(S: int | None = None, rho: Schedule = 0.01, unequal: str | None = None) -> Method:
+def radfedp(S: int | None = None, rho: NotNegativeSchedule = 0.01, unequal: str | None = None) -> Method:
     """RADFed with a proximal term towards the received model (RADFed+, ClientUpdate line 1)."""
     return _walking("radfedp", S, unequal, proximal(mu=rho))
 
 
 @METHODS.add()
-def radfedm(S: int | None = None, alpha: float = 0.9, unequal: str | None = None) -> Method:
+def radfedm(S: int | None = None, alpha: Share = 0.9, unequal: str | None = None) -> Method:
     """RADFed that mixes alpha * average + (1 - alpha) * old (RADFed+, Algorithm 2 line 14)."""
     return _walking("radfedm", S, unequal, mix_with_previous(alpha=1.0 - alpha, maximum=1.0))
 
@@ -60,10 +60,10 @@ def radfedm(S: int | None = None, alpha: float = 0.9, unequal: str | None = None
 def radfeda(
     S: int | None = None,
     optimizer: str = "adam",
-    eta: Schedule = 0.01,
-    tau: float = 1e-3,
-    v0: float | None = None,
-    beta1: float = 0.9,
+    eta: NotNegativeSchedule = 0.01,
+    tau: NotNegative = 1e-3,
+    v0: NotNegative | None = None,
+    beta1: Share = 0.9,
     unequal: str | None = None,
 ) -> Method:
     """RADFed with an adaptive server step, adam, yogi or adagrad, on the average change (Algorithm 2 lines 15-17)."""

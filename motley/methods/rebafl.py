@@ -7,14 +7,16 @@ from motley.client.logits import relaxed_balanced_softmax
 from motley.client.prototypes import prototype_augmentation
 from motley.client.trainable import body_only
 from motley.core.part import Method, compose
-from motley.core.schedule import Schedule
+from motley.core.ranges import NotNegative, NotNegativeSchedule, Positive, Share
 from motley.methods.registry import METHODS
 from motley.server.merge import normalised_averaging
 from motley.server.retrain import retrain_head
 
 
 @METHODS.add()
-def rebafl(eps: Schedule = 0.01, mu: Schedule = 0.1, lam: float = 1.0, keep_absent: bool = False) -> Method:
+def rebafl(
+    eps: NotNegativeSchedule = 0.01, mu: NotNegativeSchedule = 0.1, lam: NotNegative = 1.0, keep_absent: bool = False
+) -> Method:
     """Relaxed balanced softmax and prototype feature augmentation (Algorithm 1)."""
     return compose(
         relaxed_balanced_softmax(eps=eps),
@@ -24,7 +26,7 @@ def rebafl(eps: Schedule = 0.01, mu: Schedule = 0.1, lam: float = 1.0, keep_abse
 
 
 @METHODS.add()
-def moon(mu: Schedule = 1.0, temperature: float = 0.5) -> Method:
+def moon(mu: NotNegativeSchedule = 1.0, temperature: Positive = 0.5) -> Method:
     """Model-contrastive learning (Li, He, Song 2021)."""
     return compose(model_contrastive(mu=mu, temperature=temperature), name="moon")
 
@@ -40,7 +42,7 @@ def fedbabu() -> Method:
 
 
 @METHODS.add()
-def fednova(momentum: float = 0.0) -> Method:
+def fednova(momentum: Share = 0.0) -> Method:
     """Normalised averaging against unequal local work (Wang et al. 2020)."""
     return compose(normalised_averaging(momentum=momentum), name="fednova")
 

@@ -6,7 +6,16 @@ from motley.client.freeze import freeze_prefix
 from motley.client.narrow import narrow_networks, ordered_dropout
 from motley.client.trainable import classifier_only_when_limited
 from motley.core.part import Method, Part, compose
-from motley.core.schedule import Schedule
+from motley.core.ranges import (
+    Count,
+    CountOrZero,
+    NotNegative,
+    NotNegativeSchedule,
+    Positive,
+    PositiveShare,
+    Share,
+    ShareSchedule,
+)
 from motley.methods.registry import METHODS
 from motley.server import select_speed
 from motley.server.fedsae import workload_by_inverse_ratio, workload_by_threshold
@@ -19,12 +28,12 @@ INFINITE = float("inf")
 
 @METHODS.add()
 def ama_async(
-    alpha0: float = 0.1,
-    eta: float = 2.5e-3,
-    b: float = 0.6,
-    maximum: float = 0.95,
+    alpha0: Share = 0.1,
+    eta: NotNegative = 2.5e-3,
+    b: NotNegative = 0.6,
+    maximum: Share = 0.95,
     whole: bool = True,
-    maximum_staleness: float = INFINITE,
+    maximum_staleness: NotNegative = INFINITE,
 ) -> Method:
     """Asynchronous adaptive mixing: late models join the round they arrive in (Li, Mahmoodi, Lam; eq. 6-11)."""
     mixing = mix_stale_models(alpha=alpha0, slope=eta, b=b, maximum=maximum, whole=whole)
@@ -33,7 +42,7 @@ def ama_async(
 
 @METHODS.add()
 def ama_fes_async(
-    alpha0: float = 0.1, eta: float = 2.5e-3, b: float = 0.6, maximum: float = 0.95, whole: bool = True
+    alpha0: Share = 0.1, eta: NotNegative = 2.5e-3, b: NotNegative = 0.6, maximum: Share = 0.95, whole: bool = True
 ) -> Method:
     """AMA-FES with late updates: asynchronous mixing and feature-extractor sharing (Algorithm 1 as a whole)."""
     mixing = ama_async(alpha0=alpha0, eta=eta, b=b, maximum=maximum, whole=whole)
@@ -42,13 +51,13 @@ def ama_fes_async(
 
 @METHODS.add()
 def fedasync(
-    alpha: Schedule = 0.6,
+    alpha: ShareSchedule = 0.6,
     staleness: str = "polynomial",
-    a: float = 0.5,
-    b: float = 4.0,
+    a: NotNegative = 0.5,
+    b: NotNegative = 4.0,
     on: str = "models",
-    concurrency: int = 0,
-    maximum_staleness: float = INFINITE,
+    concurrency: CountOrZero = 0,
+    maximum_staleness: NotNegative = INFINITE,
 ) -> Method:
     """Every arrival is mixed into the global model at once, less the staler it is (Xie et al. 2019).
 
@@ -62,13 +71,13 @@ def fedasync(
 
 @METHODS.add()
 def fedbuff(
-    buffer: int = 10,
-    lr: Schedule = 1.0,
+    buffer: Count = 10,
+    lr: NotNegativeSchedule = 1.0,
     staleness: str = "polynomial",
-    a: float = 0.5,
-    b: float = 4.0,
-    concurrency: int = 0,
-    maximum_staleness: float = INFINITE,
+    a: NotNegative = 0.5,
+    b: NotNegative = 4.0,
+    concurrency: CountOrZero = 0,
+    maximum_staleness: NotNegative = INFINITE,
 ) -> Method:
     """Changes are collected in a buffer of K and added together, less the staler they are (Nguyen et al. 2022)."""
     adding = add_stale_changes(lr=lr, kind=staleness, a=a, b=b)
@@ -83,32 +92,34 @@ def _asynchronous(buffer: int, concurrency: int, maximum_staleness: float) -> di
 
 
 @METHODS.add()
-def safa(lag: int = 5) -> Method:
+def safa(lag: Count = 5) -> Method:
     """Everybody trains, a round takes the first arrivals, the last model of each client is kept (Wu et al. 2021)."""
     return compose(cached_models(), protocol="semi_asynchronous", options={"lag": lag}, name="safa")
 
 
 @METHODS.add()
-def fedat(tiers: int = 5) -> Method:
+def fedat(tiers: Count = 5) -> Method:
     """Synchronous within tiers of like speed, asynchronous between them (Chai et al. 2021)."""
     return compose(tier_models(tiers=tiers), protocol="tiered", options={"tiers": tiers}, name="fedat")
 
 
 @METHODS.add()
-def fedsae_ira(u: float = 10.0, easy: float = 1.0, hard: float = 2.0, al: float = 0, beta: float = 0.01) -> Method:
+def fedsae_ira(
+    u: NotNegative = 10.0, easy: float = 1.0, hard: float = 2.0, al: NotNegative = 0, beta: NotNegative = 0.01
+) -> Method:
     """Workloads that grow by U / workload and halve after failure; loss-based selection for ``al`` rounds (FedSAE)."""
     return compose(workload_by_inverse_ratio(u=u, easy=easy, hard=hard), *_active(al, beta), name="fedsae_ira")
 
 
 @METHODS.add()
 def fedsae_fassa(
-    alpha: float = 0.95,
-    gamma1: float = 3.0,
-    gamma2: float = 1.0,
+    alpha: Share = 0.95,
+    gamma1: NotNegative = 3.0,
+    gamma2: NotNegative = 1.0,
     easy: float = 1.0,
     hard: float = 2.0,
-    al: float = 0,
-    beta: float = 0.01,
+    al: NotNegative = 0,
+    beta: NotNegative = 0.01,
 ) -> Method:
     """Workloads that grow fast below a client's usual one, slowly above it (FedSAE); loss-based selection at first."""
     workload = workload_by_threshold(alpha=alpha, fast=gamma1, slow=gamma2, easy=easy, hard=hard)
@@ -121,11 +132,11 @@ def _active(rounds: float, beta: float) -> tuple[Part, ...]:
 
 @METHODS.add()
 def freezefl(
-    beta: float = 4.0,
-    deadline: float | None = None,
-    ema: float = 0.5,
+    beta: NotNegative = 4.0,
+    deadline: Positive | None = None,
+    ema: Share = 0.5,
     selection: bool = True,
-    restart: int = 60,
+    restart: CountOrZero = 60,
     scale: str = "round",
 ) -> Method:
     """Slow clients freeze their first layers; selection by reputation with warm restarts (Chou, Chang, Chou).
@@ -138,7 +149,9 @@ def freezefl(
 
 @METHODS.add()
 def heterofl(
-    widths: list[float] | tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625), power: float = 0.5, scale: bool = True
+    widths: list[float] | tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625),
+    power: NotNegative = 0.5,
+    scale: bool = True,
 ) -> Method:
     """Weak devices train a narrow network inside the global one (Diao et al. 2021)."""
     return compose(narrow_networks(widths=widths, power=power, scale=scale), name="heterofl")
@@ -147,9 +160,9 @@ def heterofl(
 @METHODS.add()
 def fjord(
     widths: list[float] | tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0),
-    power: float = 0.5,
+    power: NotNegative = 0.5,
     selection: bool = False,
-    restart: int = 60,
+    restart: CountOrZero = 60,
 ) -> Method:
     """Ordered dropout (Horvath et al. 2021); ``selection`` adds FreezeFL's, by width (Table IV)."""
     chosen = (reputation(restart=restart),) if selection else ()
@@ -157,30 +170,30 @@ def fjord(
 
 
 @METHODS.add()
-def oort(alpha: float = 2.0, exploration: float = 0.9) -> Method:
+def oort(alpha: NotNegative = 2.0, exploration: Share = 0.9) -> Method:
     """FedAvg with Oort's guided selection (Lai et al. 2021)."""
     return compose(select_speed.oort(alpha=alpha, exploration=exploration), name="oort")
 
 
 @METHODS.add()
-def tifl(tiers: int = 5, interval: int = 20, credits: int = 0) -> Method:
+def tifl(tiers: Count = 5, interval: Count = 20, credits: CountOrZero = 0) -> Method:
     """FedAvg with one tier of like speed per round (Chai et al. 2020)."""
     return compose(select_speed.tiers_of_speed(tiers=tiers, interval=interval, credits=credits), name="tifl")
 
 
 @METHODS.add()
-def power_of_choice(candidates: int = 0) -> Method:
+def power_of_choice(candidates: CountOrZero = 0) -> Method:
     """FedAvg with the largest losses of a few candidates (Cho et al. 2020)."""
     return compose(choose_by_power(candidates=candidates), name="power_of_choice")
 
 
 @METHODS.add()
-def fedcs(seconds: float | None = None, candidates: float = 1.0) -> Method:
+def fedcs(seconds: Positive | None = None, candidates: PositiveShare = 1.0) -> Method:
     """FedAvg with as many fast clients as finish before a deadline (Nishio and Yonetani 2019)."""
     return compose(select_speed.fastest_in_time(seconds=seconds, candidates=candidates), name="fedcs")
 
 
 @METHODS.add()
-def rbcs(fraction: float = 0.5, penalty: float = 1.0) -> Method:
+def rbcs(fraction: Share = 0.5, penalty: NotNegative = 1.0) -> Method:
     """FedAvg with fast cohorts under a guaranteed rate of participation (RBCS-F, Huang et al. 2020)."""
     return compose(select_speed.fair_queues(fraction=fraction, penalty=penalty), name="rbcs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from motley.core.errors import InputError
+from motley.core.ranges import NotNegative
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation
 from motley.protocol.late import EMPTY_SECONDS, young
 
@@ -12,7 +13,7 @@ async def asynchronous(
     fed: Federation,
     concurrency: int | None = None,
     buffer: int = 1,
-    maximum_staleness: float = float("inf"),
+    maximum_staleness: NotNegative = float("inf"),
 ) -> None:
     """Keeps ``concurrency`` clients (default: the cohort) at work and merges after every ``buffer`` arrivals.
 

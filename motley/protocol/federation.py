@@ -151,3 +151,13 @@ class Federation(Protocol):
 ProtocolFunction = Callable[[Federation], Awaitable[None]]
 
 PROTOCOLS: Registry[Awaitable[None]] = Registry("protocol")
+"""``punctual``: updates are merged in the round they were trained in. ``options``: names that are read from the
+federation instead of being arguments."""
+
+
+def option_names(protocol: str) -> list[str] | None:
+    """The options a protocol knows; None where it has no arguments and does not say, so that it may read any."""
+    entry = PROTOCOLS[protocol]
+    if not entry.parameters and "options" not in entry.meta:
+        return None
+    return [*entry.parameters, *entry.meta.get("options", ())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from motley.core.errors import InputError
+from motley.core.ranges import NotNegative
 from motley.core.types import Round
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation, Flight
 
@@ -15,7 +16,7 @@ EMPTY_SECONDS = 60.0  # how long the server waits before it looks again when nob
 async def late(
     fed: Federation,
     round_seconds: float | None = None,
-    maximum_staleness: float = float("inf"),
+    maximum_staleness: NotNegative = float("inf"),
     reselect: bool = True,
 ) -> None:
     """Rounds end on time; updates that come later join the round in which they arrive (asynchronous AMA).

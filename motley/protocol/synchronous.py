@@ -5,7 +5,7 @@ from __future__ import annotations
 from motley.protocol.federation import PROTOCOLS, Federation
 
 
-@PROTOCOLS.add(hidden=("fed",))
+@PROTOCOLS.add(hidden=("fed",), punctual=True, options=())
 async def synchronous(fed: Federation) -> None:
     """Every round waits for its whole cohort, or until the deadline; late updates are given up."""
     async for rnd in fed.rounds():

@@ -143,6 +143,13 @@ def participation(run: Finished, group: int = 0) -> float | None:
     return None if not chosen or not sum(chosen) else chosen[group] * len(chosen) / sum(chosen)
 
 
+@METRICS.add(hidden=("run",))
+def advantage(run: Finished) -> float | None:
+    """Participation of the fastest decile of clients less that of the slowest."""
+    slowest, fastest = participation(run, group=0), participation(run, group=9)
+    return None if slowest is None or fastest is None else fastest - slowest
+
+
 @METRICS.add(hidden=("run",), within=SHARE)
 def evenness(run: Finished) -> float | None:
     """Jain's index of how often clients were chosen; 1 is even."""

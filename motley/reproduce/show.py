@@ -31,15 +31,45 @@ def markdown(table: Table) -> str:
         lines += [made.note.strip(), ""]
     if table.missing:
         lines += [f"{table.missing} runs are missing here.", ""]
+    draws = "runs" if made.folds else "seeds"
     for metric in made.metrics:
-        lines += [f"## {metric}", "", "| | paper | here | 95 % interval | difference | seeds |"]
+        lines += [f"## {metric}", "", f"| | paper | here | 95 % interval | difference | {draws} |"]
         lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
         here = [row for row in table.rows if row.metric == metric]
         lines += [*(_line(row) for row in here), "", *_gaps(here)]
+    lines += _beside_baseline(table)
     if table.claims:
         lines += ["## Claims", "", "| claim | holds here | why |", "| --- | --- | --- |"]
         lines += [f"| {claim.text} | {HOLDS[claim.holds]} | {claim.why} |" for claim in table.claims] + [""]
     return "\n".join([*lines, *_made_with(table)])
+
+
+def _beside_baseline(table: Table) -> list[str]:
+    """Differences in percent of the baseline's means, with the p-values of the signed-rank test."""
+    if not table.against:
+        return []
+    made = table.reproduction
+    found = {(one.row, one.column): one for one in table.against}
+    columns: list[str | None] = [*dict.fromkeys(one.column for one in table.against if one.column is not None), None]
+
+    def told(row: str, column: str | None) -> str:
+        one = found.get((row, column))
+        return "" if one is None else f"{one.relative:+.2f} ({one.p:.2f})"
+
+    rows = list(dict.fromkeys(one.row for one in table.against))
+    heads = [column if column is not None else "mean" for column in columns]
+    return [
+        f"## Beside {made.baseline}, in percent",
+        "",
+        f"By {made.metrics[0]}: the difference of the means in percent of {made.baseline}'s, and in brackets the "
+        "two-sided p-value of Wilcoxon's signed-rank test over the runs both have (five pairs cannot have one below "
+        "0.06). The mean is taken over the columns for which the paper has numbers, its p-value over all their pairs.",
+        "",
+        f"| | {' | '.join(heads)} |",
+        f"| --- |{' ---: |' * len(heads)}",
+        *(f"| {row} | {' | '.join(told(row, column) for column in columns)} |" for row in rows),
+        "",
+    ]
 
 
 def _line(row: Row) -> str:
@@ -69,13 +99,14 @@ def _made_with(table: Table) -> list[str]:
     hours = sum(float(run.summary.get("wall_s") or 0.0) for run in runs) / 3600
     executors = sorted({str(run.summary.get("executor")) for run in runs})
     flag = " --quick" if table.quick else ""
+    over = "seeds and folds" if table.reproduction.folds else "seeds"
     return [
         "## How it was made",
         "",
         f"`motley reproduce {table.reproduction.name}{flag}`: {len(runs)} runs, {hours:.1f} hours of them in all, on "
         f"{', '.join(devices)}; executor {', '.join(executors)}; torch {', '.join(versions)}. Every run is in `runs/` "
         "here, or in that of the reproduction that made it first. Intervals are 95 % t-intervals of the mean over "
-        "seeds, cut to where values can lie; claims are judged by the interval of the differences, seed by seed.",
+        f"{over}, cut to where values can lie; claims are judged by the interval of the differences, one by one.",
         "",
     ]
 
@@ -118,7 +149,8 @@ def picture(table: Table, path: Path) -> None:
             for axis, name in zip(ours[:, j], curves, strict=False):
                 for row in rows:
                     _curve(axis, found[row], _width(found), name, colours[row], row)
-                axis.set(title=column or table.reproduction.name, xlabel="round", ylabel=name)
+                along = "decile of speed, slowest first" if name == BY_SPEED else "round"
+                axis.set(title=column or table.reproduction.name, xlabel=along, ylabel=name)
                 axis.set_visible(axis.has_data())
             _dots(ours[-1][j], table, column, rows, colours)
         for axis in ours[:, len(band) :].flat:
@@ -134,6 +166,7 @@ def picture(table: Table, path: Path) -> None:
 
 
 ACCURACY = "test accuracy (%)"
+BY_SPEED = "participation by speed"  # a curve over deciles of speed, 1 where all take part alike
 ABREAST = 6  # columns side by side
 
 
@@ -146,6 +179,9 @@ def points(run: Finished, name: str) -> tuple[list[int], list[float]]:
     """Rounds and values of a curve: the test accuracy, or a recorded number of all rounds or the evaluated ones."""
     if name == ACCURACY:
         return run.rounds, [100 * value for value in run.accuracy]
+    if name == BY_SPEED:
+        chosen = run.summary.get("fairness", {}).get("chosen_by_speed", [])
+        return list(range(1, len(chosen) + 1)), [value * len(chosen) / max(sum(chosen), 1e-9) for value in chosen]
     values = [math.nan if value is None else value for value in run.extra.get(name, [])]
     return (run.rounds if len(values) == len(run.rounds) else list(range(1, len(values) + 1))), values
 
@@ -157,7 +193,7 @@ def _curve(axis: Any, runs: list[Finished], width: int, name: str, colour: Any, 
     if not shortest:
         return
     mean = [statistics.fmean(values[i] for _, values in drawn) for i in range(shortest)]
-    scale = width / (runs[0].recipe.get("rounds") or runs[0].rounds[-1])
+    scale = 1.0 if name == BY_SPEED else width / (runs[0].recipe.get("rounds") or runs[0].rounds[-1])
     axis.plot([scale * number for number in drawn[0][0][:shortest]], mean, color=colour, linewidth=0.9, label=label)
     axis.grid(alpha=0.3)
 

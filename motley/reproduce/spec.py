@@ -85,6 +85,7 @@ class Reproduction(BaseModel):
     numbers: dict[str, dict[str, list[float]]] = Field(default_factory=dict)  # metric -> row -> one per column
     also: dict[str, str] = Field(default_factory=dict)  # metric -> the metric whose numbers it is compared with, too
     claims: list[Claim] = Field(default_factory=list)
+    baseline: str | None = None  # the row that all others are compared with, in percent and by the signed-rank test
     curves: list[str] = Field(default_factory=list)  # recorded numbers the picture draws; none: the test accuracy
     quick: Quick = Field(default_factory=Quick)
 
@@ -173,7 +174,7 @@ def _check(made: Reproduction, path: Path) -> None:
         cells = {str(cell) for cell in made.cells()}
         wanted += [(name, rows | columns | cells, "row or column") for name in claim.order]
     wanted += [(name, {str(cell) for cell in made.cells()}, "place") for name in made.places]
-    wanted += [(name, rows, "row") for name in made.quick.rows]
+    wanted += [(name, rows, "row") for name in (*made.quick.rows, *([made.baseline] if made.baseline else []))]
     wanted += [(name, columns, "column") for name in made.quick.columns]
     for name, known, kind in wanted:
         if name not in known:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from motley.report.significance import signed_rank
 from motley.reproduce.metrics import bounds, measure
 from motley.reproduce.spec import Cell, Claim, Reproduction
 from motley.reproduce.store import Finished, Results
@@ -38,6 +39,17 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Against:
+    """A row beside the baseline in one column, or over all that the paper has (column None)."""
+
+    row: str
+    column: str | None
+    relative: float  # difference of the means in percent of the baseline's; over columns the mean of these
+    p: float  # two-sided, of Wilcoxon's signed-rank test over seeds and folds
+    pairs: int
+
+
+@dataclass(frozen=True)
 class Table:
     """Everything a reproduction shows."""
 
@@ -47,6 +59,7 @@ class Table:
     rows: list[Row]
     claims: list[Verdict]
     missing: int
+    against: list[Against] = field(default_factory=list)
 
     @property
     def status(self) -> str:
@@ -65,6 +78,7 @@ class Table:
             "missing_runs": self.missing,
             "rows": [asdict(row) for row in self.rows],
             "claims": [asdict(claim) for claim in self.claims],
+            "against": [asdict(one) for one in self.against],
         }
 
 
@@ -92,7 +106,41 @@ def build(made: Reproduction, results: Results, quick: bool = False, seeds: list
         missing += found.count(None)
     rows = [_row(made, cell, metric, found) for metric in made.metrics for cell, found in runs.items()]
     claims = [judge(made, claim, runs) for claim in made.claims if _present(made, claim, runs)]
-    return Table(made, quick, runs, rows, claims, missing)
+    return Table(made, quick, runs, rows, claims, missing, against(made, runs))
+
+
+def against(made: Reproduction, runs: dict[Cell, list[Finished]]) -> list[Against]:
+    """Every row beside the baseline, by the first metric: column by column, then over the columns of the paper."""
+    if made.baseline is None:
+        return []
+    metric = made.metrics[0]
+    rows = list(dict.fromkeys(cell.row for cell in runs if cell.row != made.baseline))
+    found: list[Against] = []
+    for row in rows:
+        whole: list[Against] = []
+        scaled: list[float] = []
+        for column in dict.fromkeys(cell.column for cell in runs if cell.row == row):
+            base = _by_draw(metric, runs.get(Cell(made.baseline, column), []))
+            own = _by_draw(metric, runs[Cell(row, column)])
+            draws = sorted(base.keys() & own.keys())
+            if not draws:
+                continue
+            first, second = [own[draw] for draw in draws], [base[draw] for draw in draws]
+            mean = statistics.fmean(second)
+            relative = 100.0 * (statistics.fmean(first) - mean) / mean
+            found.append(Against(row, column, round(relative, 4), signed_rank(first, second), len(draws)))
+            if made.paper_value(Cell(made.baseline, column), metric) is not None:
+                whole.append(found[-1])
+                scaled += [(a - b) / mean for a, b in zip(first, second, strict=True)]
+        if whole:
+            average = statistics.fmean(one.relative for one in whole)
+            p = signed_rank(scaled, [0.0] * len(scaled))
+            found.append(Against(row, None, round(average, 4), p, len(scaled)))
+    return found
+
+
+def _by_draw(metric: str, runs: list[Finished]) -> dict[tuple[int, int], float]:
+    return {run.draw: value for run in runs if (value := measure(metric, run)) is not None}
 
 
 def _row(made: Reproduction, cell: Cell, metric: str, runs: list[Finished]) -> Row:
@@ -169,15 +217,13 @@ def compare(
 
     Runs of one seed and fold share their data and their fleet, so differences are taken one by one.
     """
-    one = {run.draw: measure(metric, run) for run in greater}
-    other = {run.draw: measure(metric, run) for run in less}
-    pairs = [(one[draw], other[draw]) for draw in sorted(one.keys() & other.keys())]
-    differences = [a - b for a, b in pairs if a is not None and b is not None]
+    one, other = _by_draw(metric, greater), _by_draw(metric, less)
+    differences = [one[draw] - other[draw] for draw in sorted(one.keys() & other.keys())]
     if not differences:
         return None, None, "not measured"
     mean = statistics.fmean(differences)
     low, high = interval(differences)
     if low is None or high is None:
-        return None, mean, f"difference {mean:+.2f} in one seed"
+        return None, mean, f"difference {mean:+.2f} in one run of each"
     told = f"difference {mean:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}"
     return (True if low > -margin else False if high < -margin else None), mean, told

@@ -14,7 +14,7 @@ from motley.client.trainer import Training
 from motley.core.errors import RecipeError
 from motley.core.keys import Key
 from motley.core.network import Network
-from motley.core.part import Method, compose
+from motley.core.part import Method
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
 from motley.data.federated import FederatedData
@@ -25,6 +25,7 @@ from motley.methods import make_method
 from motley.nets.cost import Cost, cost_of
 from motley.nets.zoo import build
 from motley.protocol import PROTOCOLS
+from motley.protocol.federation import option_names
 from motley.run.partitions import remembered
 from motley.run.recipe import Recipe
 
@@ -64,7 +65,7 @@ def prepare(
     if method is None:
         method = make_method(recipe.method, recipe.params)
     if recipe.protocol is not None:
-        method = compose(method, protocol=recipe.protocol, name=method.name)
+        method = on_protocol(method, recipe.protocol)
     PROTOCOLS[method.protocol]
     validation = None
     if data is None:
@@ -82,6 +83,13 @@ def prepare(
     training = Training(net, method, make_optimizer(recipe.optimizer), recipe.batch_size, recipe.precision, augment)
     cost = cost_of(net, dataset.inputs(dataset.x[:1]))
     return Experiment(recipe, data, fleet, method, training, cost, key, validation)
+
+
+def on_protocol(method: Method, protocol: str) -> Method:
+    """A method on another protocol, which takes those of its options that it knows."""
+    known = option_names(protocol)
+    options = {key: value for key, value in method.options.items() if known is None or key in known}
+    return Method(method.parts, protocol, options, method.name)
 
 
 def _data_key(recipe: Recipe) -> Key:

@@ -16,7 +16,7 @@ from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, tree_b
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fate, Fleet
 from motley.nets.cost import Cost
-from motley.protocol.federation import Arrival, Flight, Weights
+from motley.protocol.federation import PROTOCOLS, Arrival, Flight, Weights
 from motley.run.charges import Charges, Ticket, profiled
 from motley.run.clock import VirtualLoop
 from motley.run.doubts import Doubts
@@ -90,12 +90,14 @@ class SimulatedFederation:
         self._choices = 0  # selections made in this round
         self._shared_key: tuple[int, Key] | None = None  # of the clients of a round
         self.chosen = np.zeros(data.n_clients, np.int32)  # tasks each client was given
-        self.heard = np.zeros(data.n_clients, np.int32)  # updates of each client that were merged
+        self.heard = np.zeros(data.n_clients, np.int32)  # updates of each client that were merged or handed on
         self.trace: list[Event] | None = None  # set to a list to record every event
         self.charges = Charges(training, data, fleet, cost)
         self._sizes = torch.from_numpy(data.sizes.astype(np.float32))
         seconds = profiled(training, data, fleet, cost, schedule.epochs)
         self._profile = torch.from_numpy(seconds.astype(np.float32))
+        entry = PROTOCOLS.entries.get(training.method.protocol)
+        self._punctual = entry is not None and bool(entry.meta.get("punctual"))  # updates are never old
 
     # ------------------------------------------------------------------ what protocols call
     @property
@@ -233,6 +235,7 @@ class SimulatedFederation:
 
     def discard(self, arrivals: Sequence[Arrival]) -> None:
         self.tally.late += len(arrivals)
+        self.tally.arrived -= len(arrivals)
 
     def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
         arrivals = self._sound(arrivals)
@@ -256,10 +259,11 @@ class SimulatedFederation:
     def _merge(self, rnd: Round, arrivals: Sequence[Arrival], updates: Updates, observed: bool) -> None:
         if not observed:
             self.came = updates
-            self.tally.stale.extend(rnd.number - one.round for one in arrivals if one.round < rnd.number)
+            if not self._punctual:
+                self.tally.stale.extend(rnd.number - one.round for one in arrivals)
             self.server.observe(rnd, updates)
+        rnd = rnd._replace(dropped=tuple(ticket.client for ticket, arrived in self._ended if not arrived))
         self.weights = Weights(self.server.aggregate(rnd, self.weights.value, updates))
-        np.add.at(self.heard, [arrival.client for arrival in arrivals], 1)
         if self.trace is not None:
             self.trace.append(Event(self.now, "aggregate", -1, rnd.number))
 
@@ -502,5 +506,6 @@ class SimulatedFederation:
         return good
 
     def _accept(self, arrivals: Sequence[Arrival]) -> None:
+        np.add.at(self.heard, [arrival.client for arrival in arrivals], 1)
         for arrival in arrivals:
             self.store.put(arrival.client, arrival.own)

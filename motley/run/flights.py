@@ -41,7 +41,7 @@ class Tally:
     concluded: int = 0  # tasks that ended: arrived, lost or given up
     stragglers: int = 0  # of these, who sent less than was asked for
     dropouts: int = 0  # of these, who sent nothing
-    stale: list[int] = field(default_factory=list)  # ages of aggregated updates that were not of this round
+    stale: list[int] = field(default_factory=list)  # ages of aggregated updates, where they can be old
     bytes_down: int = 0
     bytes_up: int = 0
     losses: list[tuple[Tensor, float]] = field(default_factory=list)  # training loss and samples of each arrival

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 import motley
-from motley.core.errors import MemoryFullError, StateError, TrainingError
+from motley.core.errors import InputError, MemoryFullError, StateError, TrainingError
 from motley.core.network import Network
 from motley.core.types import Round
 from motley.data.dataset import Dataset, tensors_to
 from motley.data.split import balanced_sample
 from motley.nets.cost import flops
 from motley.protocol import PROTOCOLS
-from motley.protocol.federation import Federation
+from motley.protocol.federation import Federation, option_names
 from motley.run import checkpoint, divergence  # noqa: F401 (the second registers diagnostics)
 from motley.run.charges import profiled
 from motley.run.diagnostics import Diagnostics, stability
@@ -298,6 +298,11 @@ def _ends(tally: Tally) -> dict[str, int]:
 
 async def _drive(protocol: str, fed: Federation) -> None:
     """Runs a protocol with its options; one that names none reads them from the federation."""
+    known = option_names(protocol)
+    for name in fed.options:
+        if known is not None and name not in known:
+            told = ", ".join(known) or "none"
+            raise InputError(f"The protocol '{protocol}' has no option '{name}'; its options are: {told}.")
     options = fed.options if PROTOCOLS[protocol].parameters else {}
     await PROTOCOLS.make(protocol, fed, **options)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from motley.core.errors import InputError
 from motley.core.part import Part, part
+from motley.core.ranges import NotNegative, Share
 from motley.core.types import Outcomes, Plan, Round, Setting, Tree
 
 
@@ -80,11 +81,12 @@ def _workload(transition: Transition, easy: float, hard: float, alpha: float, hi
             table["threshold"][client] = alpha * threshold + (1.0 - alpha) * float(managed[k])
         return table
 
-    return Part(init=init, plan=plan, conclude=conclude)
+    both = "both decide what a client that stops early sends (fedprox(partial=false) leaves it to the other)"
+    return Part(init=init, plan=plan, conclude=conclude, refuses={"partial_work": both})
 
 
 @part("workload", example={})
-def workload_by_inverse_ratio(u: float = 10.0, easy: float = 1.0, hard: float = 2.0) -> Part:
+def workload_by_inverse_ratio(u: NotNegative = 10.0, easy: float = 1.0, hard: float = 2.0) -> Part:
     """Asks for more by U / workload after success, for half after failure (FedSAE-Ira, Algorithm 2).
 
     All of H came: ``L + U/L, H + U/H``. The state at L came: the smaller and the larger of ``L + U/L`` and ``H/2``.
@@ -96,9 +98,9 @@ def workload_by_inverse_ratio(u: float = 10.0, easy: float = 1.0, hard: float = 
 
 @part("workload", example={})
 def workload_by_threshold(
-    alpha: float = 0.95,
-    fast: float = 3.0,
-    slow: float = 1.0,
+    alpha: Share = 0.95,
+    fast: NotNegative = 3.0,
+    slow: NotNegative = 1.0,
     easy: float = 1.0,
     hard: float = 2.0,
     history: str = "done",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from motley.core.part import Part, part
+from motley.core.ranges import Share
 from motley.core.types import Round, Tree, Updates
 from motley.server.aggregate import layerwise_mean
 
@@ -35,7 +36,7 @@ def effective_steps(steps: Tensor, momentum: float) -> Tensor:
 
 
 @part("aggregate")
-def normalised_averaging(momentum: float = 0.0) -> Part:
+def normalised_averaging(momentum: Share = 0.0) -> Part:
     """Normalises each change by how far its client could go, then steps by the mean distance (FedNova).
 
     ``w + tau_eff * sum_k p_k delta_k / ||a_k||_1`` with ``tau_eff = sum_k p_k ||a_k||_1`` and a_k from the number of

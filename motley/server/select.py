@@ -12,6 +12,7 @@ from torch import Tensor
 
 from motley.core.errors import InputError
 from motley.core.part import Part, part
+from motley.core.ranges import CountOrZero, NotNegative, Share
 from motley.core.types import Outcomes, Pool, Round, Setting, Tree, Updates
 
 
@@ -51,7 +52,7 @@ VALUES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @part("select", example={"beta": 1.0})
-def loss_based(beta: float = 0.01, rounds: float = float("inf"), value: str = "sqrt(n)*loss") -> Part:
+def loss_based(beta: NotNegative = 0.01, rounds: NotNegative = float("inf"), value: str = "sqrt(n)*loss") -> Part:
     """Prefers clients with a large loss, for the first ``rounds`` rounds, then uniform (FedSAE's AL-n, eq. 6 and 7).
 
     ``v_k = sqrt(n_k) * loss_k`` when client k has trained (``value="sqrt(n*loss)"``: the root over both); probability
@@ -78,7 +79,7 @@ def loss_based(beta: float = 0.01, rounds: float = float("inf"), value: str = "s
 
 
 @part("select")
-def power_of_choice(candidates: int = 0) -> Part:
+def power_of_choice(candidates: CountOrZero = 0) -> Part:
     """Of some candidates drawn by their samples, those with the largest loss (Cho et al. 2020, variant rpow-d).
 
     ``candidates`` d (default: twice the cohort). The loss is what a client reported last, so that nobody is asked
@@ -101,7 +102,7 @@ def power_of_choice(candidates: int = 0) -> Part:
 
 
 @part("select")
-def reputation(ema: float = 0.5, restart: int = 60, scale: str = "round") -> Part:
+def reputation(ema: Share = 0.5, restart: CountOrZero = 60, scale: str = "round") -> Part:
     """Prefers clients that train many layers and agree with the rest, with warm restarts (FreezeFL, eq. 5-8).
 
     ``U_sys = L - n_k`` (layers trained; times the width where clients train narrow networks), ``U_data = max(0,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from motley.core.errors import InputError
 from motley.core.part import Part, part
+from motley.core.ranges import Count, CountOrZero, NotNegative, Positive, PositiveShare, Share
 from motley.core.types import Outcomes, Pool, Round, Setting, Tree, Updates
 from motley.server.select import draw, remember
 
@@ -30,7 +31,7 @@ def seconds_of(pool: Pool, who: str) -> NDArray[np.float64]:
 
 
 @part("select")
-def fastest_in_time(seconds: float | None = None, candidates: float = 1.0) -> Part:
+def fastest_in_time(seconds: Positive | None = None, candidates: PositiveShare = 1.0) -> Part:
     """As many clients as finish within a deadline, the fastest first (FedCS, Nishio and Yonetani 2019).
 
     Of a random fraction of those who are there (``candidates``), at most the cohort. ``seconds`` defaults to the
@@ -51,7 +52,7 @@ def fastest_in_time(seconds: float | None = None, candidates: float = 1.0) -> Pa
 
 
 @part("select")
-def tiers_of_speed(tiers: int = 5, interval: int = 20, credits: int = 0) -> Part:
+def tiers_of_speed(tiers: Count = 5, interval: Count = 20, credits: CountOrZero = 0) -> Part:
     """A round's clients all come from one tier of like speed (TiFL, Chai et al. 2020, Algorithm 2).
 
     Tiers are equally many clients each, by profiled time. At first every tier is as likely; every ``interval`` rounds
@@ -98,15 +99,15 @@ def tiers_of_speed(tiers: int = 5, interval: int = 20, credits: int = 0) -> Part
 
 @part("select")
 def oort(
-    exploration: float = 0.9,
-    decay: float = 0.98,
-    least: float = 0.2,
-    alpha: float = 2.0,
-    cutoff: float = 0.95,
-    clip: float = 0.95,
-    percentile: float = 0.3,
-    pace: float = 0.05,
-    window: int = 20,
+    exploration: Share = 0.9,
+    decay: Share = 0.98,
+    least: Share = 0.2,
+    alpha: NotNegative = 2.0,
+    cutoff: Share = 0.95,
+    clip: Share = 0.95,
+    percentile: Share = 0.3,
+    pace: NotNegative = 0.05,
+    window: Count = 20,
 ) -> Part:
     """Explores new clients, exploits those with a large loss that are fast enough (Oort, Lai et al. 2021, Algorithm 1).
 
@@ -171,7 +172,7 @@ def oort_scores(s: Tree, t: int, ids: Tensor, alpha: float, clip: float) -> NDAr
 
 
 @part("select")
-def fair_queues(fraction: float = 0.5, penalty: float = 1.0) -> Part:
+def fair_queues(fraction: Share = 0.5, penalty: NotNegative = 1.0) -> Part:
     """Fast cohorts under a guaranteed rate of participation (RBCS-F, Huang et al. 2020, with known times).
 
     Client k has a queue ``Z_k = max(0, Z_k + target - chosen_k)`` with ``target = fraction * cohort / N``; the cohort S

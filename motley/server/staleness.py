@@ -14,8 +14,10 @@ from torch import Tensor
 from motley.core.errors import InputError
 from motley.core.network import Network
 from motley.core.part import Part, part
-from motley.core.schedule import Schedule, value_at
+from motley.core.ranges import Count, NotNegative, NotNegativeSchedule, Share, ShareSchedule
+from motley.core.schedule import value_at
 from motley.core.types import Outcomes, Round, Setting, Tree, Updates
+from motley.nets.width import mask_of
 
 Discount = Callable[[Tensor], Tensor]
 
@@ -47,6 +49,24 @@ def discount(kind: str, a: float, b: float) -> Discount:
     return DISCOUNTS[kind](a, b)
 
 
+BY_ITSELF = "it decides by itself what an old update counts"
+
+
+def parameters_held(net: Network | None, updates: Updates) -> Tensor | None:
+    """Which parameters narrow clients have: bool [K, P]; None where everybody has all."""
+    if updates.width is None or bool((updates.width >= 1).all()):
+        return None
+    assert net is not None
+    return mask_of(net, updates.width) > 0
+
+
+def _towards_models(net: Network | None, params: Tensor, updates: Updates) -> Tensor:
+    """From the global model to each client's: [K, P]; 0 where a narrow client has no such parameter."""
+    away = updates.delta + (updates.start - params)
+    held = parameters_held(net, updates)
+    return away if held is None else torch.where(held, away, 0.0)
+
+
 def per_layer(net: Network | None, base: Tensor, share: Tensor, rows: Tensor) -> Tensor:
     """``base_l + sum_k share_kl rows_kl`` for every layer l. base [P], share [K, L], rows [K, P]."""
     assert net is not None
@@ -58,7 +78,7 @@ def per_layer(net: Network | None, base: Tensor, share: Tensor, rows: Tensor) ->
 
 
 @part("aggregate", neutral={"kind": "constant"}, example={"kind": "polynomial"}, protocol="late")
-def staleness_weight(kind: str = "polynomial", a: float = 0.5, b: float = 4.0) -> Part:
+def staleness_weight(kind: str = "polynomial", a: NotNegative = 0.5, b: NotNegative = 4.0) -> Part:
     """Counts an update less the older it is: its weight times s(age)."""
     s_of = discount(kind, a, b)
 
@@ -70,13 +90,13 @@ def staleness_weight(kind: str = "polynomial", a: float = 0.5, b: float = 4.0) -
 
 @part("aggregate")
 def mix_by_staleness(
-    alpha: Schedule = 0.6, kind: str = "polynomial", a: float = 0.5, b: float = 4.0, on: str = "models"
+    alpha: ShareSchedule = 0.6, kind: str = "polynomial", a: NotNegative = 0.5, b: NotNegative = 4.0, on: str = "models"
 ) -> Part:
     """Mixes each arriving model into the global one, less the older it is (FedAsync, Xie et al. 2019).
 
     ``w = (1 - alpha_k) w + alpha_k w_k`` with ``alpha_k = alpha * s(age_k)``, one after the other in order of arrival.
     ``on="changes"`` adds what the client learned instead: ``w + alpha_k (w_k - start_k)``. Layers that a client did not
-    train stay as they are.
+    train, and parameters that a narrow client does not have, stay as they are.
     """
     s_of = discount(kind, a, b)
     if on not in ("models", "changes"):
@@ -84,16 +104,21 @@ def mix_by_staleness(
 
     def merge(s: Tree, rnd: Round, params: Tensor, updates: Updates, weights: Tensor) -> Tensor:
         rates = value_at(alpha, rnd.number) * s_of(updates.age)
+        held = parameters_held(rnd.net, updates)
         for k in range(len(updates)):
             change = updates.delta[k] if on == "changes" else updates.delta[k] + (updates.start[k] - params)
+            if held is not None:
+                change = torch.where(held[k], change, 0.0)
             params = per_layer(rnd.net, params, (rates[k] * updates.trained[k])[None], change[None])
         return params
 
-    return Part(merge=merge)
+    return Part(merge=merge, refuses={"staleness_weight": BY_ITSELF})
 
 
 @part("aggregate")
-def add_stale_changes(lr: Schedule = 1.0, kind: str = "polynomial", a: float = 0.5, b: float = 4.0) -> Part:
+def add_stale_changes(
+    lr: NotNegativeSchedule = 1.0, kind: str = "polynomial", a: NotNegative = 0.5, b: NotNegative = 4.0
+) -> Part:
     """Adds the mean of buffered changes, each less the older it is (FedBuff, Nguyen et al. 2022).
 
     ``w + lr / K * sum_k s(age_k) delta_k`` over the K changes of the buffer, whatever their numbers of samples.
@@ -104,12 +129,12 @@ def add_stale_changes(lr: Schedule = 1.0, kind: str = "polynomial", a: float = 0
         rates = value_at(lr, rnd.number) / len(updates) * s_of(updates.age)
         return per_layer(rnd.net, params, rates[:, None] * updates.trained, updates.delta)
 
-    return Part(merge=merge)
+    return Part(merge=merge, refuses={"staleness_weight": BY_ITSELF})
 
 
 @part("aggregate", neutral={"alpha": 0.0, "slope": 0.0}, example={"alpha": 0.5})
 def mix_stale_models(
-    alpha: float = 0.1, slope: float = 2.5e-3, b: float = 0.6, maximum: float = 0.95, whole: bool = True
+    alpha: Share = 0.1, slope: NotNegative = 2.5e-3, b: NotNegative = 0.6, maximum: Share = 0.95, whole: bool = True
 ) -> Part:
     """Mixes previous model, fresh models and late models (asynchronous AMA, eq. 6-11).
 
@@ -126,9 +151,12 @@ def mix_stale_models(
         mixed = min(alpha + slope * rnd.number, maximum)
         counts = updates.trained.amax(-1, keepdim=True).expand_as(updates.trained) if whole else updates.trained
         share = ama_shares(mixed, b, updates.age, weights, counts)  # [K, L]
-        return per_layer(rnd.net, params, share, updates.delta + (updates.start - params))
+        return per_layer(rnd.net, params, share, _towards_models(rnd.net, params, updates))
 
-    return Part(merge=merge, refuses={"mix_with_previous": "both mix with the previous global model"})
+    return Part(
+        merge=merge,
+        refuses={"mix_with_previous": "both mix with the previous global model", "staleness_weight": BY_ITSELF},
+    )
 
 
 def ama_shares(mixed: float, b: float, age: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
@@ -148,8 +176,9 @@ def ama_shares(mixed: float, b: float, age: Tensor, weights: Tensor, counts: Ten
 def cached_models() -> Part:
     """Averages the last known model of every client, heard of now or not (SAFA, Wu et al. 2021, eq. 6-8).
 
-    The cache starts with the first global model. It takes the arrived models before merging; clients that were called
-    back (or lost) count with the global model again. Needs memory for a model per client.
+    The cache starts with the first global model. It takes the models that are merged before merging; clients that were
+    called back (or lost) since the last merging, and have sent nothing that is merged now, count with the global model
+    again. Updates that came and were not picked enter the cache after the merging. Needs memory for a model per client.
     """
 
     def init(setting: Setting) -> Tree:
@@ -159,37 +188,51 @@ def cached_models() -> Part:
             "models": setting.params.expand(shape).clone(),
             "share": (n / n.sum()).to(setting.params.device),
             "deprecated": torch.zeros(setting.n_clients, device=setting.params.device),
+            "merged": torch.tensor(0),
         }
 
     def observe(s: Tree, rnd: Round, updates: Updates) -> Tree:
         models, deprecated = s["models"].clone(), s["deprecated"].clone()
-        models[updates.ids] = updates.models
+        held = parameters_held(rnd.net, updates)
+        models[updates.ids] = updates.models if held is None else torch.where(held, updates.models, models[updates.ids])
         deprecated[updates.ids] = 0.0
         return {**s, "models": models, "deprecated": deprecated}
 
-    def conclude(s: Tree, rnd: Round, outcomes: Outcomes) -> Tree:
-        deprecated = s["deprecated"].clone()
-        deprecated[outcomes.ids[outcomes.done <= 0].to(deprecated.device)] = 1.0
-        return {**s, "deprecated": deprecated}
+    def gone(s: Tree, rnd: Round, updates: Updates) -> Tensor:
+        found: Tensor = s["deprecated"].clone()
+        found[list(rnd.dropped)] = 1.0
+        found[updates.ids] = 0.0
+        return found
 
     def merge(s: Tree, rnd: Round, params: Tensor, updates: Updates, weights: Tensor) -> Tensor:
-        old = s["deprecated"] * s["share"]
-        fresh: Tensor = (s["share"] - old) @ s["models"]
-        return fresh + old.sum() * params
+        old = gone(s, rnd, updates) * s["share"]
+        kept: Tensor = (s["share"] - old) @ s["models"]
+        return kept + old.sum() * params
 
     def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
-        gone = s["deprecated"][:, None] > 0
         return new, {
             **s,
-            "models": torch.where(gone, old, s["models"]),
+            "models": torch.where(gone(s, rnd, updates)[:, None] > 0, old, s["models"]),
             "deprecated": torch.zeros_like(s["deprecated"]),
+            "merged": torch.tensor(rnd.number),
         }
 
-    return Part(init=init, observe=observe, conclude=conclude, merge=merge, step=step)
+    def conclude(s: Tree, rnd: Round, outcomes: Outcomes) -> Tree:
+        """A round in which nothing was merged leaves its failures to the next one."""
+        if int(s["merged"]) == rnd.number:
+            return s
+        failed = sorted(set(outcomes.ids[outcomes.done <= 0].tolist()) - set(outcomes.ids[outcomes.done > 0].tolist()))
+        deprecated = s["deprecated"].clone()
+        deprecated[failed] = 1.0
+        return {**s, "deprecated": deprecated}
+
+    return Part(
+        init=init, observe=observe, conclude=conclude, merge=merge, step=step, refuses={"staleness_weight": BY_ITSELF}
+    )
 
 
 @part("aggregate")
-def tier_models(tiers: int = 5) -> Part:
+def tier_models(tiers: Count = 5) -> Part:
     """One model per tier; the global one weighs slow tiers by how often the fast ones were merged (FedAT, eq. 4).
 
     ``w = sum_m T_(M+1-m) / T * w_m`` with T_m the mergings of tier m so far, T their sum. A tier's model is the merged

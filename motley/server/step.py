@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from motley.core.part import Part, part
+from motley.core.ranges import NotNegative, NotNegativeSchedule, Share, ShareSchedule
 from motley.core.schedule import Schedule, value_at
 from motley.core.types import Round, Setting, Tree, Updates
 
 
 @part("step", neutral={"alpha": 0.0}, example={"alpha": 0.5})
-def mix_with_previous(alpha: Schedule = 0.1, slope: float = 0.0, maximum: float = 0.95) -> Part:
+def mix_with_previous(alpha: ShareSchedule = 0.1, slope: NotNegative = 0.0, maximum: Share = 0.95) -> Part:
     """Mixes the merged model with the previous global one: alpha * old + (1 - alpha) * new (AMA, eq. 5).
 
     ``alpha_t = min(alpha + slope * t, maximum)`` in round t = 1, 2, ...
@@ -27,7 +28,7 @@ def mix_with_previous(alpha: Schedule = 0.1, slope: float = 0.0, maximum: float 
 
 
 @part("step", neutral={"beta": 0.0, "lr": 1.0}, example={"beta": 0.9})
-def server_momentum(beta: float = 0.9, lr: Schedule = 1.0) -> Part:
+def server_momentum(beta: Share = 0.9, lr: NotNegativeSchedule = 1.0) -> Part:
     """Heavy-ball momentum on the merged change: v = beta * v + delta; w = w + lr * v (FedAvgM)."""
 
     def init(setting: Setting) -> Tree:
@@ -65,7 +66,11 @@ def _adaptive(
 
 @part("step")
 def server_adam(
-    lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, v0: float | None = None
+    lr: NotNegativeSchedule = 0.01,
+    beta1: Share = 0.9,
+    beta2: Share = 0.99,
+    tau: NotNegative = 1e-3,
+    v0: NotNegative | None = None,
 ) -> Part:
     """Adam on the merged change (FedAdam): w = w + lr * m / (sqrt(v) + tau), v0 = tau^2, no bias correction."""
     return _adaptive(lambda v, d: beta2 * v + (1 - beta2) * d * d, lr, beta1, tau, v0)
@@ -73,13 +78,19 @@ def server_adam(
 
 @part("step")
 def server_yogi(
-    lr: Schedule = 0.01, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3, v0: float | None = None
+    lr: NotNegativeSchedule = 0.01,
+    beta1: Share = 0.9,
+    beta2: Share = 0.99,
+    tau: NotNegative = 1e-3,
+    v0: NotNegative | None = None,
 ) -> Part:
     """Yogi on the merged change (FedYogi): v moves towards delta^2 by at most (1 - beta2) * delta^2."""
     return _adaptive(lambda v, d: v - (1 - beta2) * d * d * torch.sign(v - d * d), lr, beta1, tau, v0)
 
 
 @part("step")
-def server_adagrad(lr: Schedule = 0.01, beta1: float = 0.0, tau: float = 1e-3, v0: float | None = None) -> Part:
+def server_adagrad(
+    lr: NotNegativeSchedule = 0.01, beta1: Share = 0.0, tau: NotNegative = 1e-3, v0: NotNegative | None = None
+) -> Part:
     """Adagrad on the merged change (FedAdagrad): v = v + delta^2."""
     return _adaptive(lambda v, d: v + d * d, lr, beta1, tau, v0)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from motley.core.part import Part, part
+from motley.core.ranges import Share
 from motley.core.types import Plan, Round, Tree
 
 
@@ -20,7 +21,7 @@ def partial_work() -> Part:
 
 
 @part("workload", neutral={"fraction": 1.0}, example={"fraction": 0.5})
-def less_work_when_limited(fraction: float = 0.5) -> Part:
+def less_work_when_limited(fraction: Share = 0.5) -> Part:
     """Computing-limited clients are asked for a fraction of the epochs (FedProx in AMA-FES's comparison).
 
     AMA-FES says that FedProx lets limited devices "conduct fewer rounds of local updates" and that all of them are

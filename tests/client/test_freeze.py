@@ -16,7 +16,7 @@ from motley.client.trainer import Task, Training, minibatches, train
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import compose
-from motley.core.types import Data, Facts, Round, Setting, Updates
+from motley.core.types import Data, Facts, Pool, Round, Setting, Updates
 from motley.nets.cost import cost_of, flops
 from motley.nets.zoo import build
 from motley.run.runner import run as run_recipe
@@ -289,3 +289,15 @@ def test_the_server_learns_layers_and_times_only() -> None:
     assert part.report is None
     assert part.encode is None
     assert part.keep is None
+
+
+def test_selection_does_not_look_at_profiled_times() -> None:
+    """The same draw whatever profiling says, or without it."""
+    part = reputation()
+    s = {"utility": torch.tensor([0.2, 1.0, 3.0, 0.5, 2.0, 1.5]), "times": torch.zeros(6)}
+    ids, n = torch.arange(6), torch.ones(6)
+    for t in range(1, 30):
+        rnd = at(t)._replace(cohort=2)
+        known = part.select(s, rnd, Pool(ids, n, torch.tensor([9.0, 1.0, 5.0, 2.0, 7.0, 3.0])))  # type: ignore[misc]
+        other = part.select(s, rnd, Pool(ids, n, torch.tensor([1.0, 9.0, 2.0, 5.0, 3.0, 7.0])))  # type: ignore[misc]
+        assert known.tolist() == other.tolist() == part.select(s, rnd, Pool(ids, n)).tolist()  # type: ignore[misc]

@@ -14,15 +14,17 @@ from motley.client.trainer import Task, Training, train
 from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.core.network import Network
-from motley.core.part import compose
-from motley.core.types import Data
+from motley.core.part import Part, compose
+from motley.core.types import Data, Round, Setting
 from motley.nets.mlp import MLP
 from motley.nets.width import first_width, layer_shares, mask_of
 from motley.nets.zoo import build
 from motley.run.runner import run as run_recipe
 from motley.server.aggregate import layerwise_mean
+from motley.server.staleness import cached_models, mix_by_staleness, mix_stale_models
 from tests.client.test_freeze import facts
 from tests.server.test_staleness import updates
+from tests.tiny import updates_of
 
 
 def narrow_copy(net: Network, flat: torch.Tensor, sizes: list[int], n_in: int, classes: int) -> MLP:
@@ -157,3 +159,27 @@ def test_ordered_dropout_draws_widths_up_to_the_devices_own() -> None:
         seen.add(int(torch.nonzero(rows).max()) + 1 if bool(rows.any()) else 0)
     assert max(seen) <= 6
     assert {width <= 2 for width in seen} == {True, False}
+
+
+@pytest.mark.parametrize("part", [mix_by_staleness(), mix_stale_models(alpha=0.3)])
+def test_a_stale_narrow_model_leaves_what_it_has_not(part: Part) -> None:
+    """The client has half of the hidden units and started from 0 while the global model went to 10."""
+    net = Network(MLP(5, (8,), 3))
+    params, inside = torch.full((net.size,), 10.0), mask_of(net, torch.tensor(0.5)) > 0
+    delta = torch.where(inside, 1.0, 0.0)[None]
+    found = updates_of(delta, torch.ones(1, 2), age=[3.0], start=torch.zeros(1, net.size).tolist(), n=[1.0])
+    rnd = Round(4, Key.root(0), 1, 0.0, None, net)
+    after = part.merge(None, rnd, params, replace(found, width=torch.tensor([0.5])), found.n)  # type: ignore[misc]
+    assert bool((after[~inside] == 10.0).all())
+    assert bool((after[inside] < 10.0).all())
+
+
+def test_the_cache_of_models_keeps_what_a_narrow_client_has_not() -> None:
+    net = Network(MLP(5, (8,), 3))
+    inside = mask_of(net, torch.tensor(0.5)) > 0
+    part = cached_models()
+    s = part.init(Setting(net, torch.full((net.size,), 2.0), 2))  # type: ignore[misc]
+    delta = torch.where(inside, 1.0, 0.0)[None]
+    found = updates_of(delta, torch.ones(1, 2), age=[3.0], start=torch.zeros(1, net.size).tolist(), n=[1.0])
+    s = part.observe(s, Round(4, Key.root(0), 1, 0.0, None, net), replace(found, width=torch.tensor([0.5])))  # type: ignore[misc]
+    assert torch.equal(s["models"][0], torch.where(inside, 1.0, 2.0))

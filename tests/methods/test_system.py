@@ -45,6 +45,22 @@ def test_combinations() -> None:
         make_method("fedasync+safa")
     with pytest.raises(ConflictError, match="previous global model"):
         make_method("ama_async+ama")
+    with pytest.raises(ConflictError, match=r"what a client that stops early sends \(fedprox\(partial=false\)"):
+        make_method("fedprox+fedsae_ira")
+    for method in ("fedasync", "fedbuff", "ama_async", "safa"):
+        with pytest.raises(ConflictError, match="decides by itself what an old update counts"):
+            make_method(f"{method}+staleness_weight")
+
+
+@pytest.mark.parametrize("method", ["fedasync(maximum_staleness=2)", "fedbuff(buffer=3)"])
+def test_asynchronous_merging_in_late_rounds(method: str) -> None:
+    """A method takes with it what the other protocol knows, and leaves its buffer behind."""
+    world = {**WORLD, "rounds": 6, "fleet": "delay(probability=0.6, maximum_rounds=3)"}
+    result = run_recipe("digits", **world, method=method, protocol="late")
+    ages = [age for record in result.records for age in record.staleness]
+    assert max(ages) == (2 if "maximum_staleness" in method else 3)
+    assert min(ages) == 0
+    assert result.summary["staleness"] == {str(age): ages.count(age) for age in sorted(set(ages))}
 
 
 def test_wrong_options_get_a_sentence() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
 
-from motley.core.errors import DataError, InputError, UnknownNameError
+from motley.core.errors import InputError, UnknownNameError
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.nets import MODELS, build
@@ -143,11 +143,11 @@ def test_resnet_18() -> None:
         ("mlp", (20,), 30, "takes numbers"),
         ("logistic", (0,), 0, "at least one number"),
         ("mlp(hidden=[64, 0])", (20,), 0, "positive whole numbers"),
-        ("mlp(hidden=64)", (20,), 0, "takes a list"),
+        ("mlp(hidden=64)", (20,), 0, "must be a list of whole numbers"),
     ],
 )
 def test_wrong_inputs_give_a_sentence(spec: str, shape: tuple[int, ...], vocabulary: int, says: str) -> None:
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(InputError, match=says):
         build(spec, shape, 10, vocabulary, KEY)
 
 

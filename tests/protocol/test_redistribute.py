@@ -174,7 +174,7 @@ def test_bad_settings_get_a_sentence() -> None:
         make_method("radfed(unequal='both')")
     with pytest.raises(InputError, match=r"13 models cannot walk over 12 clients.*cohort=12 or less"):
         run(recipe(method="radfed", cohort=13))
-    with pytest.raises(InputError, match=r"no option 'T'; it has: S, unequal, show"):
+    with pytest.raises(InputError, match=r"no option 'T'; its options are: S, unequal, show"):
         run(recipe(method="radfed", options={"T": 3}))
     AWAY.update({2: 3})
     with pytest.raises(InputError, match="4 models walk, but only 3 clients are active in round 2"):
@@ -234,3 +234,9 @@ def test_combines(method: str) -> None:
     assert result.summary["rounds"] == 4
     assert torch.isfinite(result.params).all()
     assert not same(result, run(recipe(method="radfed(S=2)", rounds=4)))
+
+
+def test_every_hop_counts_for_fairness() -> None:
+    """Nothing is lost, so as many updates were taken of each client as it was given tasks."""
+    fairness = run(recipe(method="radfed(S=3)", rounds=7)).summary["fairness"]
+    assert fairness["jain_merged"] == fairness["jain_chosen"]

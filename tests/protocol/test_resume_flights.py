@@ -73,7 +73,11 @@ def test_something_was_in_the_air() -> None:
     ("method", "executors"),
     [
         ("ama_async", ("loop", "batched")),
-        ("fedbuff(buffer=3, concurrency=6)", ("loop", "batched")),
+        ("fedasync(concurrency=4)", ("loop", "batched", "pool")),
+        ("fedbuff(buffer=3, concurrency=6)", ("loop", "batched", "pool")),
+        ("safa(lag=2)", ("loop", "batched", "pool")),
+        ("fedat(tiers=3)", ("loop", "batched", "pool")),
+        ("fedsae_fassa(al=2)", ("loop", "batched", "pool")),
         ("freezefl+partial_work", ("loop", "batched", "pool")),
     ],
 )

@@ -56,7 +56,7 @@ def test_late_updates_join_the_round_in_which_they_arrive() -> None:
         6 arrive 1 3
         6 aggregate 3
     """)
-    assert [record.staleness for record in run.records] == [[], [1], []]
+    assert [record.staleness for record in run.records] == [[0], [1, 0, 0], [0, 0, 0]]
     assert [record.lost for record in run.records] == [1, 0, 0]
 
 
@@ -75,15 +75,16 @@ def test_late_rounds_of_fixed_length_take_what_is_there() -> None:
         5 arrive 0 3
         6 aggregate 3
     """)
-    assert [record.staleness for record in run.records] == [[], [], [2]]
+    assert [record.staleness for record in run.records] == [[0], [0], [2, 0]]
 
 
 def test_late_drops_what_is_too_old() -> None:
     fates = Chosen((1.0, 1.0), held=((1, 1, 2),))
     run = run_of(fleet_of(fates), "late", rounds=3, options={"maximum_staleness": 1})
     run.go()
-    assert [record.staleness for record in run.records] == [[], [], []]
+    assert [record.staleness for record in run.records] == [[0], [0, 0], [0, 0]]
     assert [record.late for record in run.records] == [0, 0, 1]
+    assert [record.arrived for record in run.records] == [1, 2, 2], "what is thrown away does not count twice"
 
 
 def test_late_does_not_ask_again_who_is_held_up_if_told_so() -> None:
@@ -110,7 +111,7 @@ def test_asynchronous_merges_every_arrival() -> None:
         3 arrive 0 3
         3 aggregate 4
     """)
-    assert [record.staleness for record in run.records] == [[], [], [2], [1]]
+    assert [record.staleness for record in run.records] == [[0], [0], [2], [1]]
 
 
 def test_asynchronous_buffer_fills_while_new_tasks_go_out_and_losses_are_replaced() -> None:
@@ -137,7 +138,7 @@ def test_asynchronous_throws_away_what_is_too_old() -> None:
     options = {"concurrency": 2, "maximum_staleness": 1}
     run = run_of(fleet_of(Chosen((1.0, 2.5, 1.0))), "asynchronous", rounds=3, options=options)
     run.go()
-    assert [record.staleness for record in run.records] == [[], [], []]
+    assert [record.staleness for record in run.records] == [[0], [0], [0]]
     assert [record.late for record in run.records] == [0, 0, 1]
     assert [record.virtual_time for record in run.records] == [1.0, 2.0, 3.0]
 

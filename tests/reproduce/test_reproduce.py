@@ -19,9 +19,9 @@ from motley.core.errors import InputError, MemoryFullError, RecipeError, Unknown
 from motley.reproduce import engine, spec
 from motley.reproduce.engine import Errand, Plan, carry_out, errands, matching, run_all
 from motley.reproduce.metrics import bounds, measure
-from motley.reproduce.show import ACCURACY, picture, points
+from motley.reproduce.show import ACCURACY, BY_SPEED, markdown, picture, points
 from motley.reproduce.store import Finished, Results, exported, imported, key_of
-from motley.reproduce.table import build, compare, interval
+from motley.reproduce.table import Table, against, build, compare, interval
 from motley.run.experiment import prepare
 from motley.run.recipe import load
 from motley.run.records import Record
@@ -170,6 +170,10 @@ def test_metrics_by_hand() -> None:
     assert measure("wobble(name='dc')", stopped) is None
     assert [math.isnan(value) for value in points(stopped, "dc")[1]] == [False, False, True]
     assert measure("summary(name='accuracy')", run) == 0.9
+    assert measure("advantage", run) is None
+    fair = finished(0.9)
+    fair.summary["fairness"] = {"chosen_by_speed": [1.0, *[2.0] * 8, 3.0]}
+    assert measure("advantage", fair) == pytest.approx(1.5 - 0.5)
 
 
 def test_interval_by_hand() -> None:
@@ -197,6 +201,9 @@ def test_curves_are_of_all_rounds_or_of_the_evaluated_ones(tiny: str, tmp_path: 
     assert points(run, ACCURACY) == ([2, 4, 6], [10.0, 50.0, 90.0])
     assert points(run, "every")[0] == [1, 2, 3, 4, 5, 6]
     assert points(run, "some") == ([2, 4, 6], [1.0, 2.0, 3.0])
+    assert points(run, BY_SPEED) == ([], [])
+    fair = replace(run, summary={**run.summary, "fairness": {"chosen_by_speed": [1.0, 3.0]}})
+    assert points(fair, BY_SPEED) == ([1, 2], [0.5, 1.5])
     made = spec.read(tiny).model_copy(update={"curves": ["every", "some", "none"]})
     results = Results(tmp_path)
     key = key_of(made.recipe_of(made.cells()[0], made.draws()[0]))
@@ -336,6 +343,33 @@ def test_a_run_that_diverges_keeps_the_round_that_validation_chose(tiny: str, tm
     assert result.summary["validated"]["accuracy"] == {"round": 4, "validation": 0.8, "test": 0.7}
     assert [record.round for record in result.records if record.accuracy is not None] == [4, 8, 10]
     assert result.summary["diverged"] == 7
+
+
+def test_rows_beside_a_baseline(tmp_path: Path) -> None:
+    """Relative differences by hand, and the p-values of the signed-rank test; the mean over the paper's columns."""
+    made = spec.read("radfed-table-3").model_copy(
+        update={
+            "rows": {"A": {}, "B": {}},
+            "columns": {"x": {}, "y": {}, "z": {}},
+            "baseline": "A",
+            "metrics": ["accuracy"],
+            "numbers": {"accuracy": {"A": [1.0, 2.0, math.nan]}},
+        }
+    )
+    scores = {("A", "x"): [0.4, 0.5, 0.6], ("B", "x"): [0.5, 0.6, 0.4], ("A", "y"): [0.5], ("B", "y"): [0.6],
+              ("A", "z"): [0.5], ("B", "z"): [0.9]}  # fmt: skip
+    runs = {spec.Cell(*place): [finished(v, seed) for seed, v in enumerate(found)] for place, found in scores.items()}
+    found = {(one.row, one.column): one for one in against(made, runs)}
+    assert set(found) == {("B", "x"), ("B", "y"), ("B", "z"), ("B", None)}
+    assert found["B", "x"].relative == pytest.approx(0.0, abs=1e-9)
+    assert found["B", "x"].p == 1.0
+    assert found["B", "y"].relative == pytest.approx(20.0)
+    assert found["B", None].relative == pytest.approx(10.0), "z is not in the paper"
+    assert found["B", None].pairs == 4
+    page = markdown(Table(made, False, runs, [], [], 0, list(found.values())))
+    assert "| | x | y | z | mean |" in page
+    assert "| B | +0.00 (1.00) | +20.00 (1.00) | +80.00 (1.00) | +10.00" in page
+    assert against(made.model_copy(update={"baseline": None}), runs) == []
 
 
 def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:

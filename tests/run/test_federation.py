@@ -160,7 +160,7 @@ def test_arrivals_in_order_of_their_finish(protocol: Any) -> None:
         ([1, 2], 3.0, [(4, 2), (0, 1)], [3, 5, 1, 2]),
         ([0, 4], 4.0, [(1, 3), (5, 1)], [3, 2, 0, 4]),
     ]
-    assert [record.staleness for record in run.records] == [[], [1], [1, 2], [1, 3]]
+    assert [record.staleness for record in run.records] == [[0, 0], [1, 0], [1, 2], [1, 3]]
     assert [record.virtual_time for record in run.records] == [1.0, 2.0, 3.0, 4.0]
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from motley.core.errors import InputError
+from motley.run.experiment import prepare
+from motley.run.recipe import load
+from motley.run.runner import Run
 from motley.run.runner import run as run_recipe
 from motley.server.fedsae import (
     Workload,
@@ -107,6 +112,27 @@ def test_workloads_never_fall_below_one_minibatch() -> None:
     n = int(run.experiment.data.sizes[0])
     state = run.fed.server.state["workload_by_inverse_ratio"]
     assert float(state["easy"][0]) == pytest.approx(1 / -(-n // 100))
+
+
+@pytest.mark.parametrize("method", ["fedsae_ira", "fedsae_fassa", "fedprox(partial=false)"])
+def test_what_a_client_affords_does_not_depend_on_the_method(method: str) -> None:
+    """Of every task that two methods hand out to the same client in the same round, whatever they ask for."""
+
+    def affordable(method: str) -> dict[tuple[int, int], float]:
+        world = {"fleet": "fedsae", "clients": 8, "cohort": 8, "rounds": 6, "model": "logistic", "epochs": 15}
+        run = Run(prepare(load("digits", {**world, "method": method})), None)
+        found: dict[tuple[int, int], float] = {}
+        launch = run.fed._launch
+
+        def spied(ticket: Any) -> Any:
+            found[ticket.client, ticket.round] = ticket.fate.affordable
+            return launch(ticket)
+
+        run.fed._launch = spied  # type: ignore[method-assign]
+        run.go()
+        return found
+
+    assert affordable(method) == affordable("fedavg")
 
 
 def test_methods_see_the_same_affordable_workloads_and_clients() -> None:

@@ -231,10 +231,20 @@ def test_safa_averages_the_last_model_of_everybody() -> None:
     found = updates([0.0], [[1.0, 1.0]], [[4.0, 0.0]], [1.0])
     s = part.observe(s, at(1), found)  # type: ignore[misc]
     assert part.merge(s, at(1), params, found, found.n).tolist() == pytest.approx([0.25 * 5 + 0.75, 1.0])  # type: ignore[misc]
-    gone = Outcomes(torch.tensor([0]), torch.tensor([1]), *(torch.zeros(1) for _ in range(4)))
+    assert part.merge(s, at(1)._replace(dropped=(0, 1)), params * 3, found, found.n).tolist() == pytest.approx(
+        [
+            0.25 * 5 + 0.25 * 3 + 0.5,
+            0.25 + 0.25 * 3 + 0.5,
+        ]  # client 0 is heard of, client 1 counts with the global model
+    )  # type: ignore[misc]
+    gone = Outcomes(
+        torch.tensor([1, 2, 2]), torch.tensor([1, 1, 1]), *(torch.tensor([0.0, 0.0, 1.0]) for _ in range(4))
+    )
     s = part.conclude(s, at(1), gone)  # type: ignore[misc]
-    now = torch.tensor([2.0, 2.0])
-    assert part.merge(s, at(2), now, found, found.n).tolist() == pytest.approx([0.25 * 2 + 0.75, 0.25 * 2 + 0.75])  # type: ignore[misc]
+    assert s["deprecated"].tolist() == [0.0, 1.0, 0.0]
+    _, s = part.step(s, at(2), params * 7, params, found)  # type: ignore[misc]
+    assert s["models"].tolist() == [[5.0, 1.0], [7.0, 7.0], [1.0, 1.0]]
+    assert part.conclude(s, at(2), gone)["deprecated"].sum() == 0, "they were counted when the round was merged"  # type: ignore[misc]
 
 
 def test_fedat_weighs_slow_tiers_by_the_mergings_of_fast_ones() -> None:
