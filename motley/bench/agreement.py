@@ -46,17 +46,13 @@ class Subject(NamedTuple):
 
 
 def _alone(name: str) -> Method:
-    return compose(PARTS.make(name, **PARTS[name].meta["example"]))
-
-
-def _of_protocol(name: str) -> str:
-    return PARTS[name].meta.get("protocol") or "synchronous"
+    entry = PARTS[name]
+    return compose(PARTS.make(name, **entry.meta["example"]), protocol=entry.meta.get("protocol"))
 
 
 def subjects(names: Sequence[str] = ()) -> Iterator[Subject]:
     """Every part (with its example arguments) and every method, or those named."""
     found = [Subject("part", entry.name, partial(_alone, entry.name)) for entry in PARTS]
-    found = [one for one in found if _of_protocol(one.name) == "synchronous"]
     for entry in METHODS:
         found.append(Subject("method", entry.name, partial(METHODS.make, entry.name)))
     known = {one.name for one in found}

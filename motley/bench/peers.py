@@ -151,6 +151,7 @@ def _rows(plan: Plan, entries: Sequence[Entry]) -> list[Row]:
                 "client_steps_per_s": _rounded(seconds and workload.counted_steps / plan.rounds / seconds),
                 "ratio_to_bare_loop": _ratio(seconds, times.get(BARE)),
                 "ratio_to_motley": _ratio(seconds, ours),
+                "ratio_to_floor": None,  # `bench engine` measures it
                 "note": note,
             }
         )
@@ -160,7 +161,7 @@ def _rows(plan: Plan, entries: Sequence[Entry]) -> list[Row]:
 def _device(plan: Plan, name: str) -> str:
     if plan.device == "cpu" or name in ("motley loop", "motley pool"):
         return "cpu"
-    return torch.cuda.get_device_name()
+    return "cuda"
 
 
 def _rounded(value: float | None) -> float | None:

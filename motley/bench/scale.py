@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from motley.bench.memory import held_bytes, peak_mb
+from motley.core.errors import UnknownNameError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset, Scaling
 from motley.data.federated import FederatedData, Partition
@@ -112,6 +113,8 @@ def by_cohort(task: Task, cohort: int, rounds: int, device: str) -> Row:
         "population": run.fed.n_clients,
         "ms_per_round": _short(1000 * seconds),
         "client_steps_per_s": _short(steps / seconds),
+        "ratio_to_bare_loop": None,  # `bench engine` measures these two
+        "ratio_to_floor": None,
         "us_per_client_step": _short(1e6 * seconds / steps),
         "peak_mb": _short(peak_mb(device)),
         "bytes_per_idle_client": None,
@@ -135,6 +138,8 @@ def by_population(task: Task, population: int, rounds: int, device: str, cohort:
         "population": population,
         "ms_per_round": _short(1000 * seconds),
         "client_steps_per_s": _short(steps / seconds),
+        "ratio_to_bare_loop": None,  # `bench engine` measures these two
+        "ratio_to_floor": None,
         "us_per_client_step": _short(1e6 * seconds / steps),
         "peak_mb": _short(peak_mb("cpu")),
         "bytes_per_idle_client": _short(idle),
@@ -164,9 +169,13 @@ def scale(
 ) -> list[Row]:
     """Rows for growing cohorts of each task, then for growing populations."""
     device = pick(device)
+    known = [task.name for task in TASKS]
+    for name in cases:
+        if name not in known:
+            raise UnknownNameError("case of growth", name, known)
     rows: list[Row] = []
     for population in POPULATIONS:
-        if population <= largest_population:
+        if population <= largest_population and (not cases or TASKS[0].name in cases):
             tell(f"population {population}")
             rows.append(by_population(TASKS[0], population, rounds, device))
     for task in TASKS:

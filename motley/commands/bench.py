@@ -11,6 +11,8 @@ from motley.commands.tools import AsJson, Voice, shown
 
 app = typer.Typer(help="Measure Motley itself.", no_args_is_help=True)
 
+PEER_CASES = "cifar10_pfl,fedsae_logistic,rebafl_cnn"
+
 
 @app.callback()
 def _group() -> None:
@@ -39,6 +41,17 @@ def without_constants(
     return [{key: value for key, value in row.items() if key not in constant} for row in rows], title
 
 
+def _end(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """Rows for machines, each with where and with what it was measured."""
+    if as_json:
+        from motley.run.records import environment
+
+        here = environment()
+        common = {"commit": here["commit"], "torch": here["packages"].get("torch")}
+        rows = [{**row, "machine": here["processor" if row["device"] == "cpu" else "gpu"], **common} for row in rows]
+    Voice(as_json).end(rows)
+
+
 @app.command()
 def overhead(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds measured; the median counts.")] = 5,
@@ -50,7 +63,7 @@ def overhead(
     rows = measured(repeats)
     if not as_json:
         show_rows(rows, "One round of 'loop' against a bare PyTorch loop (ratio 1.00: no overhead)")
-    Voice(as_json).end(rows)
+    _end(rows, as_json)
 
 
 def _names(text: str) -> list[str]:
@@ -59,7 +72,7 @@ def _names(text: str) -> list[str]:
 
 @app.command()
 def peers(
-    cases: Annotated[str, typer.Option(help="Cases, joined by commas.")] = "cifar10_pfl,fedsae_logistic,rebafl_cnn",
+    cases: Annotated[str, typer.Option(help="Cases, joined by commas.")] = PEER_CASES,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds that count; their mean is given.")] = 3,
     warmup: Annotated[int, typer.Option(min=1, help="Rounds before them.")] = 1,
     rehearsal: Annotated[
@@ -79,7 +92,7 @@ def peers(
     """The same workload in Motley, pfl-research, Flower (where installed) and a bare PyTorch loop."""
     from motley.bench import peers as bench
 
-    plans = bench.make_plans(_names(cases), precision, rounds, warmup, rehearsal)
+    plans = bench.make_plans(_names(cases) or _names(PEER_CASES), precision, rounds, warmup, rehearsal)
     who = bench.contenders(_names(executors), _names(against), processes, limit)
 
     def tell(text: str) -> None:
@@ -91,7 +104,7 @@ def peers(
     if not as_json:
         title = "Difference: share of a weight's largest change" if check else "Ratios: times as long as"
         show_rows(*without_constants(rows, title, ("device", "precision")))
-    Voice(as_json).end(rows)
+    _end(rows, as_json)
 
 
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")]
@@ -123,7 +136,7 @@ def engine(
         speeds = f"{rows[0]['tflops']:g} TFLOP/s, {rows[0]['gb_per_s']:g} GB/s; ratios: times as long as"
         brief = [{key: value for key, value in row.items() if key not in hidden} for row in rows]
         show_rows(*without_constants(brief, speeds, ("device", "precision")))
-    Voice(as_json).end(rows)
+    _end(rows, as_json)
 
 
 @app.command()
@@ -148,7 +161,7 @@ def scale(
             flat = bench.flatness(rows, task.name)
             if flat is not None:
                 typer.echo(f"{task.name}: slowest over quickest client-step from 50 to 1000 clients: {flat:g}")
-    Voice(as_json).end(rows)
+    _end(rows, as_json)
 
 
 @app.command()
@@ -163,7 +176,7 @@ def convolutions(
     rows = bench.convolutions(_names(cases), precision, _progress)
     if not as_json:
         show_rows(*without_constants(rows, "errors: against float64", ("device", "precision")))
-    Voice(as_json).end(rows)
+    _end(rows, as_json)
 
 
 @app.command()
@@ -189,6 +202,6 @@ def agreement(
             f"{len(rows) - len(wrong)} of {len(rows)} agree on {place}: largest difference {worst:.2g} of the largest "
             f"change of a weight, allowed are {rows[0]['tolerance']:g}."
         )
-    Voice(as_json).end(rows)
+    _end(rows, as_json)
     if wrong:
         raise typer.Exit(1)

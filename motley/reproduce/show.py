@@ -73,9 +73,11 @@ def _beside_baseline(table: Table) -> list[str]:
 
 
 def _line(row: Row) -> str:
-    between = "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
+    small = row.measured is not None and 0 < abs(row.measured) < 0.1
+    digits = ".2g" if small else ".2f"
+    between = "" if row.low is None or row.high is None else f"{row.low:{digits}} to {row.high:{digits}}"
     cells = (row.paper, row.measured)
-    paper, here = ("" if value is None else f"{value:.2f}" for value in cells)
+    paper, here = ("" if value is None else f"{value:{digits}}" for value in cells)
     difference = "" if row.difference is None else f"{row.difference:+.2f}"
     return f"| {row.row} | {paper} | {here} | {between} | {difference} | {row.seeds} |"
 

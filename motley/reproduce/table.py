@@ -164,7 +164,8 @@ def _row(made: Reproduction, cell: Cell, metric: str, runs: list[Finished]) -> R
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    """Four decimals, or four digits of what is near 0."""
+    return None if value is None else round(value, 4) if abs(value) >= 0.1 else float(f"{value:.4g}")
 
 
 # ------------------------------------------------------------------------------------------------ claims

@@ -206,7 +206,8 @@ def tune(
     _check(base, lines, metric, at)
     settings = grid(lines) if random is None else sample(lines, random, Key.root(base.seed).fold("tune"))
     recipes = [[load(base, {**one, **where}) for where in _places(base, folds, seeds)] for one in settings]
-    prepare(recipes[0][-1])  # a fold or a setting that does not exist is told before anything is trained
+    for runs in recipes:
+        prepare(runs[-1])  # a fold or a setting that does not exist is told before anything is trained
     place = Path(folder)
     _claim(place, {"recipe": base.identity, "metric": metric, "at": at, "trials": settings, "runs": len(recipes[0])})
     trials = []
@@ -220,9 +221,12 @@ def tune(
             done += 1
             try:
                 records = _finish(made, place / "runs" / f"{number:04d}-fold{made.fold}-seed{made.seed}")
-                scores.append(validation_score(records, metric, at))
-            except TrainingError as error:
+            except StateError:
+                raise
+            except (TrainingError, InputError) as error:  # also a setting whose trouble only shows when it runs
                 failed = str(error)
+            else:
+                scores.append(validation_score(records, metric, at))
         trials.append(Trial(one, () if failed else tuple(scores), failed))
     search = Search(metric, tuple(trials))
     _write(search, base, place)

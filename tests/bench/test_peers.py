@@ -19,7 +19,7 @@ from motley.core.errors import InputError, TrainingError
 TINY = Case("tiny", "unequal clients", (1, 12, 12), "cnn_rebafl(channels=[4, 6])", 12, 5, 2, 5, 13, power_law=True)
 PLAN = Plan(TINY, rounds=2, warmup=1)
 COLUMNS = ["case", "framework", "device", "precision", "ms_per_round", "client_steps_per_s"]
-RATIOS = ["ratio_to_bare_loop", "ratio_to_motley", "note"]
+RATIOS = ["ratio_to_bare_loop", "ratio_to_motley", "ratio_to_floor", "note"]
 
 
 def same_work(done: Timing, workload: Workload) -> None:

@@ -25,7 +25,9 @@ def test_json_and_png(motley: Motley, tmp_path: Path) -> None:
     )  # fmt: skip
     assert ended.code == 0
     assert [row["framework"] for row in ended.last] == ["bare loop", "motley loop"]
-    assert list(ended.last[0]) == [*COLUMNS, *RATIOS]
+    assert list(ended.last[0]) == [*COLUMNS, *RATIOS, "machine", "commit", "torch"]
+    assert ended.last[0]["machine"]
+    assert ended.last[0]["torch"]
     assert ended.last[0]["precision"] == "tf32"
     assert (tmp_path / "a.png").is_file()
 

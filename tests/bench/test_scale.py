@@ -8,17 +8,31 @@ import numpy as np
 import pytest
 import torch
 
+from motley.bench import scale as module
 from motley.bench.memory import held_bytes
 from motley.bench.scale import TASKS, by_cohort, by_population, flatness, make_run, plot, seconds_of_rounds
+from motley.core.errors import UnknownNameError
 
 
 def test_rows_and_plot(tmp_path: Path) -> None:
     rows = [by_cohort(TASKS[0], cohort, 1, "cpu") for cohort in (10, 50)]
     rows.append(by_population(TASKS[0], 2000, 1, "cpu", cohort=5))
     assert [row["clients_per_round"] for row in rows] == [10, 50, 5]
+    keys = {"case", "executor", "device", "ms_per_round", "client_steps_per_s", "ratio_to_bare_loop", "ratio_to_floor"}
+    assert all(keys <= set(row) for row in rows)
     assert rows[0]["client_steps_per_s"] == pytest.approx(1e6 / rows[0]["us_per_client_step"], rel=1e-2)
     assert flatness(rows, "logistic") is None, "one row does not show it"
     assert plot(rows, tmp_path / "scale.png").stat().st_size > 5000
+
+
+def test_cases_limit_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "by_population", lambda task, population, *_: {"case": "population"})
+    monkeypatch.setattr(module, "by_cohort", lambda task, cohort, *_: {"case": task.name})
+    assert {row["case"] for row in module.scale(["cnn"], "cpu")} == {"cnn"}
+    assert {row["case"] for row in module.scale(["logistic"], "cpu")} == {"population", "logistic"}
+    assert {row["case"] for row in module.scale([], "cpu")} == {"population", "logistic", "cnn"}
+    with pytest.raises(UnknownNameError, match="did you mean 'cnn'"):
+        module.scale(["cnm"], "cpu")
 
 
 def test_flatness_is_slowest_over_quickest_from_50_to_1000() -> None:

@@ -13,6 +13,7 @@ from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.fleet.fleet import Fates, Fleet
 from motley.methods import make_method
+from motley.run.executors.batched import Batched
 from motley.run.experiment import prepare
 from motley.run.recipe import Recipe, load
 from motley.run.runner import Result, Run, resume, run, start
@@ -240,3 +241,18 @@ def test_every_hop_counts_for_fairness() -> None:
     """Nothing is lost, so as many updates were taken of each client as it was given tasks."""
     fairness = run(recipe(method="radfed(S=3)", rounds=7)).summary["fairness"]
     assert fairness["jain_merged"] == fairness["jain_chosen"]
+
+
+def test_walking_models_are_one_batch_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All m models of a redistribution go through the batched executor together, each from where it stands."""
+    together: list[int] = []
+    whole = Batched._run_group
+
+    def spied(self: Batched, group: Any) -> Any:
+        together.append(sum(job.steps > 0 for job in group.jobs))
+        return whole(self, group)
+
+    monkeypatch.setattr(Batched, "_run_group", spied)
+    walked = run(recipe(method="radfed(S=3)", rounds=3, executor="batched", device="cpu", workers=1))
+    assert together == [4, 4, 4]
+    assert torch.allclose(walked.params, run(recipe(method="radfed(S=3)", rounds=3)).params, atol=1e-5)

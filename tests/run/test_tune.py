@@ -101,6 +101,19 @@ def test_a_trial_that_fails_comes_last(tmp_path: Path) -> None:
     assert "failed: " in search.markdown()
 
 
+def test_a_setting_whose_trouble_shows_when_it_runs_comes_last(tmp_path: Path) -> None:
+    """More models than clients: only the protocol sees that."""
+    search = tune("digits", {"cohort": [50, 3]}, tmp_path, **{**BASE, "method": "radfed(S=2)"})
+    assert search.chosen == {"cohort": 3}
+    assert "models cannot walk" in search.ranked[-1].failed
+
+
+def test_a_wrong_setting_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="S, the number of redistributions, is 0"):
+        tune("digits", {"method": ["fedavg", "radfed(S=0)"]}, tmp_path / "search", **BASE)
+    assert not (tmp_path / "search").exists()
+
+
 def test_ties_and_order() -> None:
     search = Search("loss", (Trial({"a": 1}, (2.0,)), Trial({"a": 2}, (1.0,)), Trial({"a": 3}, (1.0,))))
     assert [trial.settings["a"] for trial in search.ranked] == [2, 3, 1]
