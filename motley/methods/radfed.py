@@ -6,10 +6,12 @@ before an average (10 if not given), ``unequal`` what happens when fewer clients
 
 from __future__ import annotations
 
+from typing import Any
+
 from motley.client.objective import proximal
 from motley.core.errors import UnknownNameError
 from motley.core.part import Method, Part, compose
-from motley.core.ranges import NotNegative, NotNegativeSchedule, Share
+from motley.core.ranges import NotNegative, NotNegativeSchedule, PositiveShare, Share
 from motley.methods.registry import METHODS
 from motley.protocol.redistribute import WalkOptions
 from motley.server.aggregate import plain_mean
@@ -21,8 +23,8 @@ ADAPTIVE = {"adam": server_adam, "yogi": server_yogi, "adagrad": server_adagrad}
 
 def _walking(name: str, S: int | None, unequal: str | None, *parts: Part) -> Method:
     """Plain averaging on the redistribute protocol; what is None is left to the protocol (S = 10, balanced)."""
-    given = {key: value for key, value in {"S": S, "unequal": unequal}.items() if value is not None}
-    WalkOptions.of(given)  # wrong settings are told now, not in the first round
+    given: dict[str, Any] = {key: value for key, value in {"S": S, "unequal": unequal}.items() if value is not None}
+    WalkOptions(**given)  # wrong settings are told now, not in the first round
     return compose(plain_mean(), *parts, protocol="redistribute", options=given, name=name)
 
 
@@ -33,13 +35,15 @@ def radfed(S: int | None = None, unequal: str | None = None) -> Method:
 
 
 @METHODS.add()
-def radfed_is(S: int | None = None, gamma: float = 0.9, floor: float = 0.0, unequal: str | None = None) -> Method:
+def radfed_is(
+    S: int | None = None, gamma: PositiveShare = 0.9, floor: Share = 0.0, unequal: str | None = None
+) -> Method:
     """RADFed that prefers clients with large gradients after training (RADFed-IS, Algorithm 2)."""
     return _walking("radfed_is", S, unequal, importance(gamma=gamma, floor=floor))
 
 
 @METHODS.add()
-def radfedi(S: int | None = None, gamma: float = 0.9, floor: float = 0.0, unequal: str | None = None) -> Method:
+def radfedi(S: int | None = None, gamma: PositiveShare = 0.9, floor: Share = 0.0, unequal: str | None = None) -> Method:
     """RADFed with importance sampling, under its name in RADFed+ (Algorithm 2, lines 8-11); the same as radfed_is."""
     return _walking("radfedi", S, unequal, importance(gamma=gamma, floor=floor))
 

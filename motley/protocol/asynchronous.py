@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from motley.core.errors import InputError
-from motley.core.ranges import NotNegative
+from motley.core.ranges import Count, NotNegative
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation
 from motley.protocol.late import EMPTY_SECONDS, young
 
@@ -11,8 +10,8 @@ from motley.protocol.late import EMPTY_SECONDS, young
 @PROTOCOLS.add(hidden=("fed",))
 async def asynchronous(
     fed: Federation,
-    concurrency: int | None = None,
-    buffer: int = 1,
+    concurrency: Count | None = None,
+    buffer: Count = 1,
     maximum_staleness: NotNegative = float("inf"),
 ) -> None:
     """Keeps ``concurrency`` clients (default: the cohort) at work and merges after every ``buffer`` arrivals.
@@ -21,10 +20,6 @@ async def asynchronous(
     since its client received the model. Updates older than ``maximum_staleness`` are thrown away. No client gets two
     tasks between two mergings; if all have had one, the merging happens with what is there.
     """
-    if buffer < 1 or (concurrency is not None and concurrency < 1):
-        raise InputError(
-            f"The asynchronous protocol needs buffer and concurrency of at least 1, not {buffer} and {concurrency}."
-        )
     async for rnd in fed.rounds():
         kept: list[Arrival] = []
         served: set[int] = set()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from motley.core.errors import InputError
-from motley.core.ranges import NotNegative
+from motley.core.ranges import NotNegative, Positive
 from motley.core.types import Round
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation, Flight
 
@@ -15,7 +14,7 @@ EMPTY_SECONDS = 60.0  # how long the server waits before it looks again when nob
 @PROTOCOLS.add(hidden=("fed",))
 async def late(
     fed: Federation,
-    round_seconds: float | None = None,
+    round_seconds: Positive | None = None,
     maximum_staleness: NotNegative = float("inf"),
     reselect: bool = True,
 ) -> None:
@@ -25,8 +24,6 @@ async def late(
     deadline; with ``round_seconds`` it lasts exactly so long. Updates older than ``maximum_staleness`` rounds are
     thrown away (0: every late one). ``reselect``: a client whose update is held up on its way may be chosen again.
     """
-    if round_seconds is not None and not round_seconds > 0:
-        raise InputError(f"The late protocol's round_seconds is {round_seconds}; it must be above 0.")
     async for rnd in fed.rounds():
         flights = fed.dispatch(rnd, fed.select(rnd, waiting=reselect))
         if round_seconds is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import torch
 
@@ -43,11 +42,6 @@ class WalkOptions:
         for name, value, allowed in (("unequal", self.unequal, UNEQUAL), ("show", self.show, SHOW)):
             if value not in allowed:
                 raise InputError(f"The option {name} of redistribution is {value!r}; it must be {_either(allowed)}.")
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> WalkOptions:
-        """From the settings of a protocol."""
-        return cls(**options)
 
 
 def _either(words: Sequence[str]) -> str:
@@ -132,7 +126,7 @@ async def redistribute(fed: Federation) -> None:
 
     A client lost on the way leaves its model as it was: the next cohort takes it up.
     """
-    options = WalkOptions.of(fed.options)
+    options = WalkOptions(**fed.options)
     async for rnd in fed.rounds():
         walk = _walk(fed, rnd)
         cohort = fed.select(rnd._replace(cohort=len(walk.walkers)))

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from motley.core.errors import InputError
+from motley.core.ranges import Count
 from motley.protocol.federation import PROTOCOLS, Arrival, Federation
 from motley.protocol.late import EMPTY_SECONDS
 
 
 @PROTOCOLS.add(hidden=("fed",))
-async def semi_asynchronous(fed: Federation, lag: int = 5) -> None:
+async def semi_asynchronous(fed: Federation, lag: Count = 5) -> None:
     """Rounds take the first arrivals of all clients; slow ones work on, up to ``lag`` rounds (SAFA, Wu et al. 2021).
 
     Every round: clients without a task get the newest model; those that have worked for more than ``lag`` rounds are
@@ -20,8 +20,6 @@ async def semi_asynchronous(fed: Federation, lag: int = 5) -> None:
     have come, or all have, or the deadline has passed. Updates of clients merged in the last round fill the places that
     are left; the others are only observed (they stay in the cache of `cached_models` for the next round).
     """
-    if lag < 1:
-        raise InputError(f"The semi_asynchronous protocol's lag is {lag}; it must be at least 1.")
     async for rnd in fed.rounds():
         fed.give_up([flight for flight in fed.flights if rnd.number - flight.round > lag])
         fed.dispatch(rnd, fed.select(rnd, fed.n_clients))

@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 
 from motley.core.errors import InputError
+from motley.core.ranges import Count
 from motley.protocol.federation import PROTOCOLS, Federation, Flight
 from motley.protocol.late import EMPTY_SECONDS
 
 
 @PROTOCOLS.add(hidden=("fed",))
-async def tiered(fed: Federation, tiers: int = 5) -> None:
+async def tiered(fed: Federation, tiers: Count = 5) -> None:
     """Synchronous inside each of ``tiers`` groups of like speed, asynchronous between them (FedAT, Chai et al. 2021).
 
     Groups come from profiling: equally many clients in each, the fastest first. Whenever a group's cohort is complete,
     it is merged (one round) and the group starts anew.
     """
-    if not 1 <= tiers <= fed.n_clients:
+    if tiers > fed.n_clients:
         raise InputError(
             f"The tiered protocol has {tiers} tiers for {fed.n_clients} clients; give 1 to {fed.n_clients}."
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from motley.core.errors import InputError
+
+Place = TypeVar("Place", bound=Hashable)
 
 
 class Comparison(NamedTuple):
@@ -45,7 +47,7 @@ def _untied(differences: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> b
     return len(np.unique(np.abs(differences))) == len(differences)
 
 
-def compare(scores: Mapping[str, Mapping[Hashable, float]], baseline: str) -> list[Comparison]:
+def compare(scores: Mapping[str, Mapping[Place, float]], baseline: str) -> list[Comparison]:
     """Every method against a baseline, on the folds and seeds that both have.
 
     ``scores`` maps a method to its scores, each under its place, such as (fold, seed).

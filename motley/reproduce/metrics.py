@@ -139,8 +139,14 @@ def time_to(run: Finished, target: float = 0.8, capped: bool = False) -> float |
 @METRICS.add(hidden=("run",), within=POSITIVE)
 def participation(run: Finished, group: int = 0) -> float | None:
     """How often clients of a decile of speed were chosen, as a share of the mean; 0 is the slowest, 9 the fastest."""
-    chosen = run.summary.get("fairness", {}).get("chosen_by_speed")
-    return None if not chosen or not sum(chosen) else chosen[group] * len(chosen) / sum(chosen)
+    shares = by_speed(run)
+    return shares[group] if shares else None
+
+
+def by_speed(run: Finished) -> list[float]:
+    """How often clients of each decile of speed were chosen, as a share of the mean; nothing where it is not known."""
+    chosen: list[float] = run.summary.get("fairness", {}).get("chosen_by_speed") or []
+    return [value * len(chosen) / sum(chosen) for value in chosen] if sum(chosen) else []
 
 
 @METRICS.add(hidden=("run",))

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from motley.reproduce.metrics import by_speed
 from motley.reproduce.spec import Cell
 from motley.reproduce.store import Finished
 from motley.reproduce.table import Row, Table
@@ -182,8 +183,8 @@ def points(run: Finished, name: str) -> tuple[list[int], list[float]]:
     if name == ACCURACY:
         return run.rounds, [100 * value for value in run.accuracy]
     if name == BY_SPEED:
-        chosen = run.summary.get("fairness", {}).get("chosen_by_speed", [])
-        return list(range(1, len(chosen) + 1)), [value * len(chosen) / max(sum(chosen), 1e-9) for value in chosen]
+        shares = by_speed(run)
+        return list(range(1, len(shares) + 1)), shares
     values = [math.nan if value is None else value for value in run.extra.get(name, [])]
     return (run.rounds if len(values) == len(run.rounds) else list(range(1, len(values) + 1))), values
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from motley.report.significance import compare as paired
 from motley.report.significance import signed_rank
 from motley.reproduce.metrics import bounds, measure
 from motley.reproduce.spec import Cell, Claim, Reproduction
@@ -114,24 +115,21 @@ def against(made: Reproduction, runs: dict[Cell, list[Finished]]) -> list[Agains
     if made.baseline is None:
         return []
     metric = made.metrics[0]
-    rows = list(dict.fromkeys(cell.row for cell in runs if cell.row != made.baseline))
     found: list[Against] = []
-    for row in rows:
+    for row in dict.fromkeys(cell.row for cell in runs if cell.row != made.baseline):
         whole: list[Against] = []
         scaled: list[float] = []
         for column in dict.fromkeys(cell.column for cell in runs if cell.row == row):
             base = _by_draw(metric, runs.get(Cell(made.baseline, column), []))
             own = _by_draw(metric, runs[Cell(row, column)])
-            draws = sorted(base.keys() & own.keys())
-            if not draws:
+            if not base.keys() & own.keys():
                 continue
-            first, second = [own[draw] for draw in draws], [base[draw] for draw in draws]
-            mean = statistics.fmean(second)
-            relative = 100.0 * (statistics.fmean(first) - mean) / mean
-            found.append(Against(row, column, round(relative, 4), signed_rank(first, second), len(draws)))
+            _, one = paired({made.baseline: base, row: own}, made.baseline)
+            found.append(Against(row, column, round(one.relative, 4), one.p, one.pairs))
             if made.paper_value(Cell(made.baseline, column), metric) is not None:
                 whole.append(found[-1])
-                scaled += [(a - b) / mean for a, b in zip(first, second, strict=True)]
+                mean = one.mean - one.difference  # the baseline's
+                scaled += [(own[draw] - base[draw]) / mean for draw in base.keys() & own.keys()]
         if whole:
             average = statistics.fmean(one.relative for one in whole)
             p = signed_rank(scaled, [0.0] * len(scaled))

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from motley.core.errors import InputError
 from motley.core.part import Part, part
+from motley.core.ranges import Positive, PositiveShare, Share
 from motley.core.types import Batch, Client, Data, Pool, Round, Setting, Tree, Updates
 from motley.server.server import uniform
 
@@ -17,7 +17,7 @@ NAME = "importance"
 
 
 @part("select", neutral={"floor": 1.0}, example={"gamma": 0.9})
-def importance(gamma: float = 0.9, floor: float = 0.0, initial: float | None = 1.0) -> Part:
+def importance(gamma: PositiveShare = 0.9, floor: Share = 0.0, initial: Positive | None = 1.0) -> Part:
     """Chooses clients with probabilities in proportion to their gradients after local training (RADFed-IS).
 
     Client: ``p_new = 1/|D| sum_d ||grad l_d(w*)||^2`` over its minibatches d. Server: ``p_k = (1 - gamma) p_k + gamma
@@ -25,7 +25,6 @@ def importance(gamma: float = 0.9, floor: float = 0.0, initial: float | None = 1
     probability is mixed with an equal one, ``(1 - f) p_k / sum p + f / A`` among A active clients. All scores start at
     ``initial``; None: a client that has not reported yet counts as the mean of those that have.
     """
-    _check(gamma, floor, initial)
 
     def init(setting: Setting) -> Tree:
         return {
@@ -57,15 +56,6 @@ def importance(gamma: float = 0.9, floor: float = 0.0, initial: float | None = 1
         return {"score": score.index_put((ids,), mixed), "known": known.index_put((ids,), torch.ones_like(mixed))}
 
     return Part(init=init, select=select, measure=squared_gradient, report=report, observe=observe)
-
-
-def _check(gamma: float, floor: float, initial: float | None) -> None:
-    if not 0.0 < gamma <= 1.0:
-        raise InputError(f"The mixing weight gamma of 'importance' is {gamma!r}; it must lie above 0 and up to 1.")
-    if not 0.0 <= floor <= 1.0:
-        raise InputError(f"The probability floor of 'importance' is {floor!r}; it must lie from 0 to 1.")
-    if initial is not None and not initial > 0:
-        raise InputError(f"The initial score of 'importance' is {initial!r}; it must be a number above 0, or none.")
 
 
 def squared_gradient(c: Client, batch: Batch) -> Tensor:

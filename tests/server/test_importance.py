@@ -123,9 +123,9 @@ def test_floor_one_is_uniform() -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("radfedi(gamma=0)", "gamma of 'importance' is 0"),
-        ("radfedi(floor=2)", "floor of 'importance' is 2"),
-        ("importance(initial=0)", "initial score of 'importance' is 0"),
+        ("radfedi(gamma=0)", "'radfedi' has gamma=0; it must be a number above 0 and up to 1"),
+        ("radfedi(floor=2)", "'radfedi' has floor=2; it must be a number from 0 to 1"),
+        ("importance(initial=0)", "'importance' has initial=0; it must be a number above 0 or none"),
         ("radfeda(optimizer='adm')", "did you mean 'adam'"),
     ],
 )
