@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, pad
 from torch.utils._pytree import tree_map
@@ -70,16 +71,25 @@ class Outcome(NamedTuple):
 
 def n_steps(epochs: float, n: int, batch_size: int) -> int:
     """Minibatch steps of ``epochs`` passes; 3.5 are 3 passes and half the minibatches of a fourth."""
-    per_epoch = math.ceil(n / batch_size)
-    return max(1, round(epochs * per_epoch))
+    return max(1, round(epochs * -(-n // batch_size)))
+
+
+def n_steps_each(epochs: NDArray[np.float64], n: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:
+    """`n_steps` of many clients."""
+    return np.maximum(1, np.rint(epochs * -(-n // batch_size))).astype(np.int64)
+
+
+def trainable(training: Training, facts: Facts, device: torch.device | None = None) -> Tensor:
+    """The layers a client may change: [L], a product over parts."""
+    trained = torch.ones(training.net.n_layers, device=device)
+    for _, hook in training.method.hooks("trainable"):
+        trained = trained * hook(training.net, facts)
+    return trained
 
 
 def begin(training: Training, task: Task, data: Data) -> Client:
     """The client before its first step."""
     net, method, facts = training.net, training.method, task.facts
-    trained = torch.ones(net.n_layers, device=task.start.device)
-    for _, hook in method.hooks("trainable"):
-        trained = trained * hook(net, facts)
     own = task.own
     if own is None:
         own = {name: hook(net, task.start, facts) for name, hook in method.hooks("keep")}
@@ -87,7 +97,7 @@ def begin(training: Training, task: Task, data: Data) -> Client:
     c = Client(
         params=task.start,
         start=task.start,
-        trained=trained,
+        trained=trainable(training, facts, task.start.device),
         facts=facts,
         key=task.key,
         epoch=zero,
@@ -243,8 +253,8 @@ def minibatches(
     """
     n = len(data.y)
     samples = data.x.movedim(1, -1).contiguous() if channels_last else data.x
-    per_epoch = math.ceil(n / batch_size)
-    for epoch in range(math.ceil(steps / per_epoch)):
+    per_epoch = -(-n // batch_size)
+    for epoch in range(-(-steps // per_epoch)):
         order = permutation(fold_in(key, epoch), n)
         if steps - epoch * per_epoch < per_epoch:
             order = order[: (steps - epoch * per_epoch) * batch_size]

@@ -39,6 +39,9 @@ def tune(
         str, typer.Option("--metric", help="accuracy, macro_f1, weighted_f1, auc or loss on validation data.")
     ] = "accuracy",
     at: Annotated[str, typer.Option("--at", help="Score a run by its best round, or by its last.")] = "best",
+    jobs: Annotated[
+        int, typer.Option("--jobs", metavar="N", min=1, help="Runs side by side, on the cores or on one GPU.")
+    ] = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
     out: Annotated[Path, typer.Option("--out", help="Where the directory of the search is made.")] = Path("runs"),
@@ -65,7 +68,16 @@ def tune(
 
     try:
         search = search_for(
-            base, tried, folder, random=random, folds=folds, seeds=numbers, metric=metric, at=at, teller=teller
+            base,
+            tried,
+            folder,
+            random=random,
+            folds=folds,
+            seeds=numbers,
+            metric=metric,
+            at=at,
+            jobs=jobs,
+            teller=teller,
         )
     except KeyboardInterrupt:
         raise Interrupted(f"Interrupted after {done} runs; the same command goes on ({shown(folder)}).") from None

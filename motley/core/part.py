@@ -180,6 +180,8 @@ class Method:
         self.options = dict(options)
         self.name = name
         self._hooks = {hook: tuple((p.name, getattr(p, hook)) for p in parts if getattr(p, hook)) for hook in HOOKS}
+        # True where clients decide during training what they train, so that its cost is known only afterwards
+        self.adaptive = self.has("epoch")
 
     def hooks(self, hook: str) -> tuple[tuple[str, Hook], ...]:
         """The (part name, function) pairs that fill a hook, in order of composition."""
@@ -187,11 +189,6 @@ class Method:
 
     def has(self, hook: str) -> bool:
         return bool(self._hooks[hook])
-
-    @property
-    def adaptive(self) -> bool:
-        """True where clients decide during training what they train, so that its cost is known only afterwards."""
-        return self.has("epoch")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Method, (self.parts, self.protocol, self.options, self.name)

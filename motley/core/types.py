@@ -234,12 +234,11 @@ def stack_rows(rows: list[Tensor]) -> Tensor:
     """`torch.stack`, without a copy where the rows already lie one after the other in one tensor."""
     first = rows[0]
     width = first.numel()
-    if first.is_contiguous() and first._base is not None and len(rows) * width <= first._base.numel():
-        begin, storage = first.storage_offset(), first.untyped_storage().data_ptr()
-        if all(
-            row.storage_offset() == begin + i * width and row.untyped_storage().data_ptr() == storage
-            for i, row in enumerate(rows)
-        ):
+    if width and first._base is not None and first.is_contiguous():
+        step = width * first.element_size()
+        begin, end = first.data_ptr(), first.untyped_storage().data_ptr() + first.untyped_storage().nbytes()
+        wanted = range(begin, begin + len(rows) * step, step)
+        if wanted.stop <= end and [row.data_ptr() for row in rows] == list(wanted):
             return first.as_strided((len(rows), *first.shape), (width, *first.stride()))
     return torch.stack(rows)
 

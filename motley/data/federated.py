@@ -96,10 +96,10 @@ class FederatedData:
         """Samples per client and class, as the clients see their labels: [M, C]."""
         return self._label_table.astype(np.int32)
 
-    def labels_of(self, client: int) -> NDArray[np.integer[Any]]:
-        """One row of `labels`, in a smaller type."""
-        row: NDArray[np.integer[Any]] = self._label_table[client]
-        return row
+    def labels_of(self, clients: int | list[int]) -> NDArray[np.integer[Any]]:
+        """One or several rows of `labels`, in a smaller type."""
+        rows: NDArray[np.integer[Any]] = self._label_table[clients]
+        return rows
 
     @cached_property
     def _label_table(self) -> NDArray[np.integer[Any]]:

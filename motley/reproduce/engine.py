@@ -7,9 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from motley.run.executors.base import n_cores
 from motley.run.executors.place import pick
 from motley.run.recipe import Recipe, load
 from motley.run.records import Record, environment, read_records, validations
+from motley.run.side_by_side import side_by_side
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,10 @@ def run_all(wanted: list[Errand], plan: Plan, told: Told) -> Iterator[Finished]:
     ready = [replace(errand, stop_at=stop_at, threads=max(1, n_cores() // plan.jobs)) for errand in wanted]
     if plan.jobs > 1:
         crowded: list[Errand] = []
-        yield from _side_by_side(ready, plan.jobs, deadline, told, crowded)
+        for errand, future in side_by_side(ready, carry_out, min(plan.jobs, max(1, len(ready))), deadline):
+            finished = _one(errand, future.result, told, crowded)
+            if finished is not None:
+                yield finished
         ready = crowded
     for errand in ready:
         if deadline is not None and time.time() >= deadline:
@@ -191,27 +193,6 @@ def run_all(wanted: list[Errand], plan: Plan, told: Told) -> Iterator[Finished]:
         finished = _one(errand, lambda errand=errand: carry_out(errand), told)  # type: ignore[misc]
         if finished is not None:
             yield finished
-
-
-def _side_by_side(
-    ready: list[Errand], jobs: int, deadline: float | None, told: Told, crowded: list[Errand]
-) -> Iterator[Finished]:
-    """In processes of their own; ``crowded`` takes those for which there was no memory."""
-    with ProcessPoolExecutor(min(jobs, max(1, len(ready))), mp_context=get_context("spawn")) as pool:
-        under_way: dict[Future[Finished], Errand] = {}
-        waiting = iter(ready)
-        while True:
-            while len(under_way) < jobs and (deadline is None or time.time() < deadline):
-                following = next(waiting, None)
-                if following is None:
-                    break
-                under_way[pool.submit(carry_out, following)] = following
-            if not under_way:
-                return
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                finished = _one(under_way.pop(future), future.result, told, crowded)
-                if finished is not None:
-                    yield finished
 
 
 def _one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from motley.client.trainer import Training, n_steps, span_of
+from motley.client.trainer import Training, n_steps_each, span_of, trainable
 from motley.core.types import Tree, tree_bytes
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fate, Fleet
@@ -61,40 +62,35 @@ class Charges:
         self._everything = torch.ones(training.net.n_layers)
         self._sent: tuple[Any, int] = (None, 0)  # what was last sent down, and its bytes
 
-    def facts(self, ticket: Ticket) -> FactsRow:
-        """What the client knows about itself and its task."""
-        client = ticket.client
-        n = self.data.partition.size(client)
-        speed = float(self.fleet.flops[client])
-        return FactsRow(
-            client=client,
-            round=ticket.round,
-            n=float(n),
-            labels=self.data.labels_of(client),
-            lr=ticket.lr,
-            epochs=ticket.done,
-            steps=float(n_steps(ticket.done, n, self.training.batch_size)),
-            limited=float(self.fleet.limited[client]),
-            speed=n * self._whole / speed,
-            upload=self._model_bytes / float(self.fleet.up[client]),
-            download=self._model_bytes / float(self.fleet.down[client]),
-            capability=min(speed, FINITE) / self._quickest,
+    def facts(self, tickets: Sequence[Ticket]) -> list[FactsRow]:
+        """What clients know about themselves and their tasks."""
+        ids = [ticket.client for ticket in tickets]
+        epochs = [ticket.done for ticket in tickets]
+        n, flops = self.data.sizes[ids], self.fleet.flops[ids]
+        columns = (
+            n.astype(np.float64),
+            n_steps_each(np.array(epochs), n, self.training.batch_size).astype(np.float64),
+            self.fleet.limited[ids].astype(np.float64),
+            n * self._whole / flops,
+            self._model_bytes / self.fleet.up[ids],
+            self._model_bytes / self.fleet.down[ids],
+            np.minimum(flops, FINITE) / self._quickest,
         )
+        samples, *rest = (column.tolist() for column in columns)
+        rounds, rates = ([ticket.round for ticket in tickets], [ticket.lr for ticket in tickets])
+        rows = zip(ids, rounds, samples, self.data.labels_of(ids), rates, epochs, *rest, strict=True)
+        return list(map(FactsRow._make, rows))
 
     def trainable(self, ticket: Ticket) -> Tensor:
         """Which layers the client trains, as far as that is known before it does: [L]."""
-        trained = torch.ones(self.training.net.n_layers)
-        hooks = self.training.method.hooks("trainable")
-        if hooks:
-            facts = self.facts(ticket).tensors()
-            for _, hook in hooks:
-                trained = trained * hook(self.training.net, facts)
-        return trained
+        if not self.training.method.has("trainable"):
+            return self._everything
+        return trainable(self.training, self.facts([ticket])[0].tensors())
 
     def width(self, ticket: Ticket) -> float | None:
         """The share of each hidden layer that this client trains; None where all clients train whole layers."""
         for _, hook in self.training.method.hooks("width"):
-            return float(hook(self.training.net, self.facts(ticket).tensors()))
+            return float(hook(self.training.net, self.facts([ticket])[0].tensors()))
         return None
 
     def shares(self, ticket: Ticket) -> Tensor | None:
@@ -126,20 +122,30 @@ class Charges:
         payload = layers if self.payload_bytes is None else self.payload_bytes
         return payload + (self.extra_bytes or 0)
 
-    def duration(self, ticket: Ticket, trained: Tensor | None) -> float:
+    def durations(self, tickets: Sequence[Ticket], trained: Sequence[Tensor | None]) -> list[float]:
         """Seconds from dispatch to arrival: download, compute, upload, delay. ``trained`` [L], where known already."""
-        client = ticket.client
-        if trained is None:
-            trained = self._everything if self._alike else self.trainable(ticket)
-        samples = ticket.worked * self.data.partition.size(client)
-        per_sample = self._whole if self._alike else self.flops_per_sample(ticket, trained)
-        compute = samples * per_sample / float(self.fleet.flops[client])
-        download = self.download_bytes(ticket) / float(self.fleet.down[client])
-        upload = self.upload_bytes(ticket, trained) / float(self.fleet.up[client]) if ticket.done > 0 else 0.0
-        return download + compute + upload + ticket.fate.delay
+        if not tickets:
+            return []
+        ids = [ticket.client for ticket in tickets]
+        layers = [self._layers(ticket, known) for ticket, known in zip(tickets, trained, strict=True)]
+        samples = np.array([ticket.worked for ticket in tickets]) * self.data.sizes[ids]
+        compute = samples * list(map(self.flops_per_sample, tickets, layers)) / self.fleet.flops[ids]
+        download = np.array(list(map(self.download_bytes, tickets))) / self.fleet.down[ids]
+        upload = np.array(list(map(self.upload_bytes, tickets, layers))) / self.fleet.up[ids]
+        sends = np.array([ticket.done > 0 for ticket in tickets])
+        delay = np.array([ticket.fate.delay for ticket in tickets])
+        seconds: list[float] = (download + compute + np.where(sends, upload, 0.0) + delay).tolist()
+        return seconds
+
+    def _layers(self, ticket: Ticket, known: Tensor | None) -> Tensor:
+        if known is not None:
+            return known
+        return self._everything if self._alike else self.trainable(ticket)
 
     def flops_per_sample(self, ticket: Ticket, trained: Tensor) -> float:
         """Clients that freeze layers while training do so after the first epoch, which costs as if they did not."""
+        if self._alike:
+            return self._whole
         shares = self.shares(ticket)
         if shares is not None:
             return self._narrow(shares)

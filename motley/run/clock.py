@@ -9,6 +9,7 @@ to the next timer.
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 import itertools
 from asyncio import events
@@ -28,7 +29,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def __init__(self, now: float = 0.0, on_idle: Callable[[], bool] | None = None) -> None:
         self._now = now
         self._ready: deque[events.Handle] = deque()
-        self._timers: list[tuple[float, bool, int, events.TimerHandle]] = []  # time, is it a timeout, order
+        # time, is it a timer of asyncio's (else a delivery), order, the timer or what a delivery calls, with what
+        self._timers: list[tuple[float, bool, int, Any, tuple[Any, ...]]] = []
         self._order = itertools.count()
         self._failure: BaseException | None = None
         self._running = False
@@ -40,12 +42,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         outer = events._get_running_loop()
         events._set_running_loop(self)
         self._running = True
+        gc.freeze()  # the collector need not look again and again at what was there before
         try:
             while not task.done():
                 self._step()
                 if self._failure is not None:
                     raise self._failure
         finally:
+            gc.unfreeze()
             self._running = False
             events._set_running_loop(outer)
             self._discard()
@@ -59,16 +63,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         elif self.on_idle is not None and self.on_idle():
             return
         elif self._timers:
-            when, _, _, timer = heapq.heappop(self._timers)
-            if not timer.cancelled():
+            when, timed, _, what, args = heapq.heappop(self._timers)
+            if not timed:
                 self._now = max(self._now, when)
-                self._ready.append(timer)
+                what(*args)
+            elif not what.cancelled():
+                self._now = max(self._now, when)
+                self._ready.append(what)
         else:
             raise TrainingError("The protocol waits for something that cannot happen: nothing is in flight.")
 
     def _discard(self) -> None:
         """Ends what is left of an interrupted run."""
-        for handle in [*self._ready, *(timer for *_, timer in self._timers)]:
+        for handle in [*self._ready, *(what for _, timed, _, what, _ in self._timers if timed)]:
             handle.cancel()
         self._ready.clear()
         self._timers.clear()
@@ -108,13 +115,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> events.TimerHandle:
         timer = events.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, True, next(self._order), timer))
+        heapq.heappush(self._timers, (when, True, next(self._order), timer, ()))
         return timer
 
     def deliver_at(self, when: float, order: int, callback: Callable[..., None], *args: Any) -> None:
         """Calls back at this very moment, before all timeouts of the same moment; ``order`` decides between equals."""
-        timer = events.TimerHandle(when, callback, args, self)
-        heapq.heappush(self._timers, (when, False, order, timer))
+        heapq.heappush(self._timers, (when, False, order, callback, args))
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
         """Cancelled timers stay in the heap and are passed over."""

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from motley.client.trainer import Training, n_steps
-from motley.core.keys import Key
+from motley.client.trainer import Training
+from motley.core.keys import Key, fold_each
 from motley.core.types import Outcomes, Plan, Pool, Round, Tree, Updates, tree_bytes
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fate, Fleet
@@ -88,7 +88,6 @@ class SimulatedFederation:
         self._news: asyncio.Future[None] | None = None
         self._ended: list[tuple[Ticket, bool]] = []  # tasks over since the last round's end, and whether they arrived
         self._choices = 0  # selections made in this round
-        self._shared_key: tuple[int, Key] | None = None  # of the clients of a round
         self.chosen = np.zeros(data.n_clients, np.int32)  # tasks each client was given
         self.heard = np.zeros(data.n_clients, np.int32)  # updates of each client that were merged or handed on
         self.trace: list[Event] | None = None  # set to a list to record every event
@@ -174,18 +173,20 @@ class SimulatedFederation:
         plan = self.server.plan(rnd, ids, plan)
         down, dials = self.server.send(rnd), self.server.dials(rnd)
         starts = list(weights) if weights is not None else [self.weights] * len(ids)
-        flights: list[Flight] = []
+        tickets: list[Ticket] = []
         columns = zip(plan.epochs.tolist(), plan.floor.tolist(), plan.lr.tolist(), plan.partial.tolist(), strict=True)
         fates = map(Fate._make, zip(*(column.tolist() for column in self.fleet.fates(ids, rnd.number)), strict=True))
         for client, start, (epochs, floor, rate, partial), fate in zip(ids, starts, columns, fates, strict=True):
             worked, done = work(epochs, floor, fate.affordable, bool(partial))
             ticket = Ticket(client, rnd.number, start, down, dials, epochs, floor, worked, done, rate, self.now, fate)
-            flights.append(self._launch(ticket))
+            tickets.append(ticket)
             self._note("dispatch", ticket)
-            self.tally.bytes_down += self.charges.download_bytes(ticket)
+        flights = [self._board(ticket) for ticket in tickets]
+        self._take_off(flights)
+        self.tally.bytes_down += sum(map(self.charges.download_bytes, tickets))
         self.tally.participants.extend(ids)
         np.add.at(self.chosen, ids, 1)
-        return flights
+        return list(flights)
 
     async def gather(self, flights: Sequence[Flight], deadline: float | None = None) -> list[Arrival]:
         mine = [flight for flight in flights if isinstance(flight, Flying)]
@@ -299,7 +300,7 @@ class SimulatedFederation:
             if one.held is not None:
                 self._hold(flight)
             elif one.landed is None:
-                self._take_off(flight)
+                self._take_off([flight])
         landed = [(one.landed, flight) for one, flight in zip(aloft, flights, strict=True) if one.landed is not None]
         if landed:
             self._train(self._untrained())
@@ -315,19 +316,17 @@ class SimulatedFederation:
         self._air.append(flight)
         return flight
 
-    def _launch(self, ticket: Ticket) -> Flying:
-        flight = self._board(ticket)
-        self._take_off(flight)
-        return flight
-
-    def _take_off(self, flight: Flying) -> None:
-        """Sets the moment of landing, unless that can only be known once it is trained; `_train` then does."""
-        ticket = flight.ticket
-        if flight.finish is None:
-            if flight.outcome is None and not silent(ticket) and self._needs_outcome_first:
-                return
-            flight.finish = ticket.dispatched + self.charges.duration(ticket, trained_layers(flight))
-        self.loop.deliver_at(flight.finish, flight.number, self._come, flight)
+    def _take_off(self, flights: Sequence[Flying]) -> None:
+        """Sets the moments of landing; where one can only be known once it is trained, `_train` does that then."""
+        if self._needs_outcome_first:
+            flights = [f for f in flights if f.finish is not None or f.outcome is not None or silent(f.ticket)]
+        new = [flight for flight in flights if flight.finish is None]
+        seconds = self.charges.durations([flight.ticket for flight in new], list(map(trained_layers, new)))
+        for flight, duration in zip(new, seconds, strict=True):
+            flight.finish = flight.ticket.dispatched + duration
+        for flight in flights:
+            assert flight.finish is not None
+            self.loop.deliver_at(flight.finish, flight.number, self._come, flight)
 
     def _come(self, flight: Flying) -> None:
         """The moment of landing: it lands, is lost, or is held back until a later round begins."""
@@ -395,35 +394,31 @@ class SimulatedFederation:
         return [flight for flight in self._air if flight.outcome is None and not silent(flight.ticket)]
 
     def _train(self, flights: list[Flying]) -> None:
-        outcomes = self.executor.run([self._job(flight.ticket) for flight in flights])
-        for flight, outcome in zip(flights, outcomes, strict=True):
-            flight.outcome = outcome
+        jobs = self._jobs([flight.ticket for flight in flights])
+        outcomes = self.executor.run(jobs)
+        for flight, job, outcome in zip(flights, jobs, outcomes, strict=True):
+            flight.outcome, flight.facts = outcome, job.facts
         if self.charges.extra_bytes is None:
             self.charges.extra_bytes = tree_bytes(outcomes[0].extras)
             if self.training.method.has("encode"):
                 self.charges.payload_bytes = tree_bytes(outcomes[0].payload)
-        for flight in flights:
-            if flight.finish is None:
-                self._take_off(flight)
+        self._take_off([flight for flight in flights if flight.finish is None])
 
-    def _job(self, ticket: Ticket) -> Job:
-        client, facts = ticket.client, self.charges.facts(ticket)
-        return Job(
-            client=client,
-            start=ticket.start.value,
-            facts=facts,
-            steps=int(facts.steps),
-            key=self._client_keys(ticket.round).fold(client),
-            down=ticket.down,
-            dials=ticket.dials,
-            own=self.store.get(client),
-        )
+    def _jobs(self, tickets: list[Ticket]) -> list[Job]:
+        rows = zip(tickets, self.charges.facts(tickets), self._client_keys(tickets), strict=True)
+        return [
+            Job(t.client, t.start.value, facts, int(facts.steps), key, t.down, t.dials, self.store.get(t.client))
+            for t, facts, key in rows
+        ]
 
-    def _client_keys(self, number: int) -> Key:
-        """What the keys of a round's clients have in common."""
-        if self._shared_key is None or self._shared_key[0] != number:
-            self._shared_key = (number, self.key.fold("client", number))
-        return self._shared_key[1]
+    def _client_keys(self, tickets: list[Ticket]) -> list[Key]:
+        """The keys of tasks: of the round and the client."""
+        rounds, ids = np.array([(ticket.round, ticket.client) for ticket in tickets]).T
+        values = np.empty(len(tickets), np.uint64)
+        for number in set(rounds.tolist()):
+            here = rounds == number
+            values[here] = fold_each(self.key.fold("client", number), ids[here])
+        return list(map(Key, values.tolist()))
 
     # ------------------------------------------------------------------ landing
     def _land(self, flight: Flying) -> Arrival:
@@ -431,11 +426,10 @@ class SimulatedFederation:
         return self._arrival(flight)
 
     def _arrival(self, flight: Flying) -> Arrival:
-        outcome, ticket = flight.outcome, flight.ticket
+        outcome, facts, ticket = flight.outcome, flight.facts, flight.ticket
         assert outcome is not None
+        assert facts is not None
         assert flight.landed_at is not None
-        n = float(self.data.partition.size(ticket.client))
-        steps = n_steps(ticket.done, int(n), self.training.batch_size)
         return Arrival(
             client=ticket.client,
             round=ticket.round,
@@ -444,9 +438,9 @@ class SimulatedFederation:
             trained=outcome.trained,
             extras=outcome.extras,
             own=outcome.own,
-            n=n,
+            n=facts.n,
             loss=outcome.loss,
-            steps=steps,
+            steps=int(facts.steps),
             epochs=ticket.done,
             lr=ticket.lr,
             duration=flight.landed_at - ticket.dispatched,

@@ -16,6 +16,7 @@ from motley.core.types import Round, Updates, sent, stack_rows, stack_trees
 from motley.protocol.federation import Arrival
 from motley.run.charges import Ticket
 from motley.run.clock import VirtualLoop
+from motley.run.executors.base import FactsRow
 
 
 class Schedule(NamedTuple):
@@ -83,6 +84,7 @@ class Flying:
         self.client = ticket.client
         self.round = ticket.round
         self.outcome: Outcome | None = None
+        self.facts: FactsRow | None = None  # what the client was told when it trained
         self.settled: bool | None = None  # True: arrived, False: lost or held back
         self.awaited: Countdown | None = None  # who waits for it to settle
         self.arrival: Arrival | None = None

@@ -12,19 +12,23 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
-from motley.core.errors import InputError, RecipeError, StateError, TrainingError
+import torch
+
+from motley.core.errors import InputError, MemoryFullError, RecipeError, StateError, TrainingError
 from motley.core.keys import Key
 from motley.run import runner
+from motley.run.executors.base import n_cores
 from motley.run.experiment import prepare
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
 from motley.run.records import GOALS, Record, environment, read_records
+from motley.run.side_by_side import side_by_side
 
 MOST = 10_000  # trials of a grid
 Settings = dict[str, Any]
@@ -193,13 +197,14 @@ def tune(
     seeds: Sequence[int] | None = None,
     metric: str = "accuracy",
     at: str = "best",
+    jobs: int = 1,
     teller: Teller | None = None,
     **overrides: Any,
 ) -> Search:
     """Runs a recipe for every combination (or ``random`` of them) on ``folds`` folds and ``seeds``, and ranks them.
 
-    ``teller(done, total, settings)`` is called before each run. Called again with the same arguments it does what is
-    missing.
+    ``jobs`` runs go on side by side, each in a process of its own. ``teller(begun, total, settings)`` is called before
+    each run. Called again with the same arguments it does what is missing.
     """
     base = load(recipe, overrides)
     lines = list(_axes(axes))
@@ -210,27 +215,75 @@ def tune(
         prepare(runs[-1])  # a fold or a setting that does not exist is told before anything is trained
     place = Path(folder)
     _claim(place, {"recipe": base.identity, "metric": metric, "at": at, "trials": settings, "runs": len(recipes[0])})
-    trials = []
-    total, done = sum(map(len, recipes)), 0
-    for number, (one, runs) in enumerate(zip(settings, recipes, strict=True)):
-        scores: list[float] = []
-        failed = ""
-        for made in runs:
-            if teller is not None:
-                teller(done, total, one)
-            done += 1
-            try:
-                records = _finish(made, place / "runs" / f"{number:04d}-fold{made.fold}-seed{made.seed}")
-            except StateError:
-                raise
-            except (TrainingError, InputError) as error:  # also a setting whose trouble only shows when it runs
-                failed = str(error)
-            else:
-                scores.append(validation_score(records, metric, at))
-        trials.append(Trial(one, () if failed else tuple(scores), failed))
+    errands = [
+        Errand(number, made, place / "runs" / f"{number:04d}-fold{made.fold}-seed{made.seed}", metric, at, jobs)
+        for number, runs in enumerate(recipes)
+        for made in runs
+    ]
+    found = dict(_found(errands, jobs, lambda done, one: teller and teller(done, len(errands), settings[one.number])))
+    trials = [
+        _trial(one, [found[errand.folder] for errand in errands if errand.number == number])
+        for number, one in enumerate(settings)
+    ]
     search = Search(metric, tuple(trials))
     _write(search, base, place)
     return search
+
+
+class Errand(NamedTuple):
+    """One run of a search."""
+
+    number: int  # of its trial
+    recipe: Recipe
+    folder: Path
+    metric: str
+    at: str
+    jobs: int  # runs beside it
+
+
+class Score(NamedTuple):
+    """What came of a run: its validation score, or why there is none."""
+
+    value: float = math.nan
+    failed: str = ""
+    crowded: bool = False  # the memory was full beside others
+
+
+def _found(errands: list[Errand], jobs: int, begun: Callable[[int, Errand], object]) -> Iterator[tuple[Path, Score]]:
+    """The scores of runs, ``jobs`` of them at a time; those that found no memory are tried again alone."""
+    count = itertools.count()
+    alone = errands
+    if jobs > 1:
+        alone = []
+        for errand, future in side_by_side(errands, _score, jobs, begun=lambda one: begun(next(count), one)):
+            score = future.result()
+            if score.crowded:
+                alone.append(errand._replace(jobs=1))
+            else:
+                yield errand.folder, score
+    for errand in alone:
+        begun(min(next(count), len(errands) - 1), errand)
+        yield errand.folder, _score(errand)
+
+
+def _score(errand: Errand) -> Score:
+    """Makes a run, or takes it up where it was; also in a process of its own."""
+    if errand.jobs > 1:
+        torch.set_num_threads(max(1, n_cores() // errand.jobs))
+    try:
+        records = _finish(errand.recipe, errand.folder)
+    except StateError as error:
+        raise StateError(str(error)) from None  # some errors do not survive the way between processes
+    except MemoryFullError as error:
+        return Score(failed=str(error), crowded=errand.jobs > 1)
+    except (TrainingError, InputError) as error:  # also a setting whose trouble only shows when it runs
+        return Score(failed=str(error))
+    return Score(validation_score(records, errand.metric, errand.at))
+
+
+def _trial(settings: Settings, scores: list[Score]) -> Trial:
+    failed = next((score.failed for score in scores if score.failed), "")
+    return Trial(settings, () if failed else tuple(score.value for score in scores), failed)
 
 
 def _axes(axes: Mapping[str, Sequence[Any]] | Sequence[Axis]) -> Iterable[Axis]:

@@ -250,7 +250,7 @@ def test_the_clock_charges_one_whole_epoch_and_then_what_is_left() -> None:
     expected = (
         n * (flops(cost, 0) + 2 * flops(cost, 1)) / fleet.flops[2] + 4 * size / fleet.down[2] + 4 * rest / fleet.up[2]
     )
-    assert charges.duration(ticket, torch.tensor([0.0, 1.0, 1.0])) == pytest.approx(expected)
+    assert charges.durations([ticket], [torch.tensor([0.0, 1.0, 1.0])]) == pytest.approx([expected])
     run.executor.close()
 
 

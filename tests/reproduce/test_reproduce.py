@@ -398,7 +398,7 @@ def test_a_run_without_memory_beside_others_is_tried_again(
         return replace(done, cell=errand.cell)
 
     monkeypatch.setattr(engine, "carry_out", tried)
-    monkeypatch.setattr(engine, "ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(n))
+    monkeypatch.setattr("motley.run.side_by_side.ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(n))
     told: list[tuple[str, str]] = []
     made = list(run_all(work, Plan(jobs=2), lambda errand, _, trouble: told.append((errand.cell, trouble))))
     assert [run.cell for run in made] == ["beside", "alone"]

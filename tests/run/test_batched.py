@@ -93,7 +93,7 @@ def test_jobs_keep_their_start() -> None:
 
 def test_clients_with_starts_of_their_own() -> None:
     e = tiny_experiment(make_method("fedprox"), "mlp")
-    jobs = [replace(job, start=job.start + 0.1 * job.client) for job in jobs_of(e)]
+    jobs = [job._replace(start=job.start + 0.1 * job.client) for job in jobs_of(e)]
     assert gap(executor(e).run(jobs), Loop(e.training, e.data).run(jobs)) < 2e-5
 
 
@@ -214,6 +214,21 @@ def test_ladder(k: int, ratio: float) -> None:
     assert widths[0] == 1
     assert widths[-1] == k
     assert all(a < b <= max(a + 1, a * ratio) for a, b in pairwise(widths))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "radfedi", "rebafl"])
+def test_rounds_that_bring_their_clients_samples_along_train_the_same(method: str) -> None:
+    """As on a GPU, which holds no list of what all clients of a population hold."""
+    e = tiny_experiment(make_method(method), "mlp")
+    jobs = jobs_of(e)
+    apart = executor(e, apart=True)
+    group = apart._assemble(jobs)
+    assert len(group.index) == sum(e.data.sizes[:6])
+    for job, begin, n in zip(group.jobs, group.offsets.tolist(), group.samples, strict=True):
+        assert group.index[begin : begin + n].tolist() == e.data.partition[job.client].tolist()
+    assert group.index.data_ptr() % 16 == group.facts.client.data_ptr() % 16  # wide loads
+    ours, theirs = apart.run(jobs), executor(e).run(jobs)
+    assert all(torch.equal(a.payload, b.payload) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_phases_narrow_as_clients_finish() -> None:
@@ -345,7 +360,7 @@ def test_worker_processes_train_their_shares() -> None:
         ours, theirs = crew.run(jobs), Loop(e.training, e.data).run(jobs)
         assert gap(ours, theirs) < 2e-5
         assert crew.waste.wanted > 0
-        kept = [replace(job, own=one.own) for job, one in zip(jobs, theirs, strict=True)]
+        kept = [job._replace(own=one.own) for job, one in zip(jobs, theirs, strict=True)]
         assert gap(crew.run(kept), Loop(e.training, e.data).run(kept)) < 2e-5
     finally:
         crew.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -137,6 +138,22 @@ def test_a_failing_callback_ends_the_run() -> None:
 
     with pytest.raises(RuntimeError, match="callback"):
         loop.run(main())
+
+
+def test_a_failing_delivery_ends_the_run_and_leaves_the_collector_as_it_was() -> None:
+    frozen = gc.get_freeze_count()
+    loop = VirtualLoop()  # type: ignore[abstract]
+    seen: list[int] = []
+
+    def fail() -> None:
+        seen.append(gc.get_freeze_count())
+        raise ValueError("lost")
+
+    loop.deliver_at(1.0, 0, fail)
+    with pytest.raises(ValueError, match="lost"):
+        loop.run(asyncio.sleep(2))
+    assert seen[0] > 1000  # what was there before the run is not looked at in it
+    assert gc.get_freeze_count() == frozen
 
 
 def test_a_failure_of_the_main_function_is_its_own() -> None:

@@ -102,7 +102,7 @@ def test_failures_in_workers_are_told() -> None:
 
     def train(client: int) -> Any:
         ticket = Ticket(client, 1, run.fed.weights, {}, {}, 1.0, 1.0, 1.0, 1.0, 0.1, 0.0, Fate())
-        return run.executor.run([run.fed._job(ticket)])
+        return run.executor.run(run.fed._jobs([ticket]))
 
     try:
         with pytest.raises(TrainingError, match="Client 3 failed in a worker process: ZeroDivisionError: client code"):

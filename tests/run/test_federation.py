@@ -79,10 +79,10 @@ def with_seconds(seconds: list[float], method: Method | None = None, **given: An
     """A run in which client i takes exactly ``seconds[i]``, and its delay."""
     run, spy = make_run(method, fleet=Fleet.ideal(6, Key.root(0)).with_(**given.pop("fleet", {})), **given)
 
-    def duration(ticket: Ticket, trained: Any) -> float:
-        return seconds[ticket.client] + ticket.fate.delay
+    def durations(tickets: Sequence[Ticket], trained: Any) -> list[float]:
+        return [seconds[ticket.client] + ticket.fate.delay for ticket in tickets]
 
-    run.fed.charges.duration = duration  # type: ignore[method-assign]
+    run.fed.charges.durations = durations  # type: ignore[method-assign]
     return run, spy
 
 

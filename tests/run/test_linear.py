@@ -51,7 +51,7 @@ def test_clients_with_starts_and_rates_of_their_own() -> None:
     compare(
         training,
         data,
-        [replace(job, start=job.start + 0.01 * job.client, facts=f) for job, f in zip(jobs, rates, strict=True)],
+        [job._replace(start=job.start + 0.01 * job.client, facts=f) for job, f in zip(jobs, rates, strict=True)],
     )
 
 

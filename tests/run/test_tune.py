@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from motley.core.errors import InputError, RecipeError, StateError
+from motley.core.errors import InputError, MemoryFullError, RecipeError, StateError
 from motley.core.keys import Key
 from motley.run import runner
+from motley.run import tune as search
+from motley.run.recipe import Recipe
+from motley.run.records import Record
 from motley.run.tune import Axis, Search, Trial, grid, sample, tune
 
 BASE: dict[str, Any] = {
@@ -85,6 +89,35 @@ def test_a_search_chooses_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(started) == 1
     with pytest.raises(StateError, match="holds another search"):
         tune("digits", {"lr": [0.2]}, tmp_path, **arguments)
+
+
+def test_runs_side_by_side_give_the_same_search(tmp_path: Path) -> None:
+    axes = {"lr": [0.1, 1e30, 0.02]}
+    told: list[int] = []
+    one = tune("digits", axes, tmp_path / "one", folds=2, **BASE)
+    two = tune("digits", axes, tmp_path / "two", folds=2, jobs=2, teller=lambda n, *_: told.append(n), **BASE)
+    assert two == one
+    assert told == list(range(6))
+    assert [bool(trial.failed) for trial in two.trials] == [False, True, False]
+
+
+def test_a_run_without_memory_beside_others_is_tried_again_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("motley.run.side_by_side.ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(n))
+    whole, tries = search._finish, []
+
+    def crowded(recipe: Recipe, folder: Path) -> list[Record]:
+        tries.append(recipe.lr)
+        if recipe.lr == 0.2 or tries.count(recipe.lr) == 1:
+            raise MemoryFullError("The memory is full.")
+        return whole(recipe, folder)
+
+    monkeypatch.setattr(search, "_finish", crowded)
+    made = tune("digits", {"lr": [0.1, 0.2]}, tmp_path, jobs=2, **BASE)
+    assert sorted(tries) == [0.1, 0.1, 0.2, 0.2]
+    assert made.chosen == {"lr": 0.1}
+    assert made.ranked[-1].failed == "The memory is full."
 
 
 def test_random_search_and_last_round(tmp_path: Path) -> None:

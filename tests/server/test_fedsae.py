@@ -122,13 +122,13 @@ def test_what_a_client_affords_does_not_depend_on_the_method(method: str) -> Non
         world = {"fleet": "fedsae", "clients": 8, "cohort": 8, "rounds": 6, "model": "logistic", "epochs": 15}
         run = Run(prepare(load("digits", {**world, "method": method})), None)
         found: dict[tuple[int, int], float] = {}
-        launch = run.fed._launch
+        board = run.fed._board
 
         def spied(ticket: Any) -> Any:
             found[ticket.client, ticket.round] = ticket.fate.affordable
-            return launch(ticket)
+            return board(ticket)
 
-        run.fed._launch = spied  # type: ignore[method-assign]
+        run.fed._board = spied  # type: ignore[method-assign]
         run.go()
         return found
 

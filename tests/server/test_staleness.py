@@ -176,7 +176,7 @@ def test_rounds_of_asynchronous_ama_against_a_slow_oracle() -> None:
     sizes = e.data.sizes
 
     def local(client: int, t: int, start: Tensor) -> Tensor:
-        ticket_facts = run.fed.charges.facts(_ticket(run, client, t))
+        ticket_facts = run.fed.charges.facts([_ticket(run, client, t)])[0]
         task = Task(start, ticket_facts.tensors(), e.key.fold("client", t, client).tensor(), {}, {}, {})
         return start + train(e.training, task, e.data.client(client)).payload
 

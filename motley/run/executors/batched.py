@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from motley.client.optimizer import SGD
-from motley.client.trainer import Outcome, Training, finish, span_of
+from motley.client.trainer import Outcome, Training, finish, trainable
 from motley.client.trainer import Task as ClientTask
 from motley.client.trainer import begin as begin_client
 from motley.core.kernels import available, without_kernels
-from motley.core.types import Client, Facts, Tree, sent, stack_trees
+from motley.core.types import Client, Tree
 from motley.data.federated import FederatedData
 from motley.run.executors import draws, fetch, fused, linear
+from motley.run.executors.assemble import assemble
 from motley.run.executors.base import Job
 from motley.run.executors.buffers import Buffers
 from motley.run.executors.checked import Checked
@@ -34,7 +33,7 @@ from motley.run.executors.loop import one_thread
 from motley.run.executors.measure import measured
 from motley.run.executors.outcomes import outcomes, together
 from motley.run.executors.place import moved, pick
-from motley.run.executors.steps import Inputs, Shared, augmented, client_axes, first, make_step, taken
+from motley.run.executors.steps import Inputs, augmented, client_axes, first, make_step, taken
 from motley.run.executors.tables import Batches, Counts, Table, ladder, same
 from motley.run.executors.trace import Cache, Captured, Traced, shape_key, width_key
 from motley.run.executors.trust import trusted
@@ -59,8 +58,8 @@ class Batched:
         self.in_place = True  # parameters and optimizer state are updated where they lie
         self.any_width = not self.cuda  # one trace for all widths
         self.data = moved(data, self.device)
-        self.index = torch.from_numpy(data.partition.index).to(self.device)
-        self.offsets = data.partition.offsets
+        self.partition = data.partition
+        self.apart = self.cuda  # rounds bring the ids of their clients' samples along
         self.widest = widest if self.cuda else max(8, min(widest, CACHE_BYTES // (4 * training.net.size)))
         self.compiled = compiled
         self._fused = Checked("training linear models")
@@ -123,63 +122,11 @@ class Batched:
             return [order]
         groups: dict[Any, list[int]] = {}
         for i in order:
-            groups.setdefault(tuple(self._trainable(jobs[i]).tolist()), []).append(i)
+            groups.setdefault(tuple(trainable(self.training, jobs[i].facts.tensors()).tolist()), []).append(i)
         return list(groups.values())
 
-    def _trainable(self, job: Job) -> Tensor:
-        trained = torch.ones(self.training.net.n_layers)
-        hooks = self.training.method.hooks("trainable")
-        if hooks:
-            facts = job.facts.tensors()
-            for _, hook in hooks:
-                trained = trained * hook(self.training.net, facts)
-        return trained
-
     def _assemble(self, jobs: list[Job]) -> Group:
-        trained = self._trainable(jobs[0])
-        span, whole = span_of(trained)
-        jobs = jobs + [replace(jobs[-1], steps=0)] * (self._width(len(jobs)) - len(jobs))
-        first = jobs[0]
-        shared = Shared(
-            all(job.start is first.start for job in jobs),
-            all(job.down is first.down and job.dials is first.dials for job in jobs),
-        )
-        sizes, counts = [int(job.facts.n) for job in jobs], [job.steps for job in jobs]
-        epoch_steps = [-(-n // self.training.batch_size) for n in sizes]
-        whole_numbers = [
-            [job.client for job in jobs],
-            [job.facts.round for job in jobs],
-            [job.key.signed for job in jobs],
-            [int(self.offsets[job.client]) for job in jobs],
-            sizes,
-            counts,
-            epoch_steps,
-        ]
-        clients, rounds, keys, offsets, *others = sent(torch.tensor(whole_numbers), self.device)
-        numbers = torch.tensor([(job.facts.n, *job.facts[4:]) for job in jobs], dtype=torch.float32).T.contiguous()
-        n, *rest = sent(numbers, self.device)
-        labels = sent(torch.from_numpy(np.stack([job.facts.labels for job in jobs])).to(torch.float32), self.device)
-        kept = self.training.method.has("keep")
-        return Group(
-            jobs=jobs,
-            trained=trained,
-            span=span,
-            masked=not whole or self.training.method.adaptive,
-            shared=shared,
-            facts=Facts(clients, rounds, n, labels, *rest),
-            start=first.start.to(self.device) if shared.start else torch.stack([j.start for j in jobs]).to(self.device),
-            down=self._to_device(first.down if shared.down else stack_trees([job.down for job in jobs])),
-            dials=self._to_device(first.dials if shared.down else stack_trees([job.dials for job in jobs])),
-            own=self._owned(jobs) if kept else {},
-            keys=keys,
-            offsets=offsets,
-            sizes=others[0],
-            steps=others[1],
-            per_epoch=others[2],
-            samples=sizes,
-            counts=counts,
-            epoch_steps=epoch_steps,
-        )
+        return assemble(self.training, self.partition, jobs, self._width(len(jobs)), self.device, self.apart)
 
     def _width(self, k: int) -> int:
         """On a GPU the number of clients is rounded up, so that few graphs serve many rounds."""
@@ -187,28 +134,12 @@ class Batched:
             return k
         return next(width for width in ladder(2 * k) if width >= k)
 
-    def _to_device(self, tree: Any) -> Any:
-        return tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf, tree)
-
-    def _owned(self, jobs: list[Job]) -> dict[str, Tree]:
-        """What parts keep on these clients, stacked; made new where a client takes part for the first time."""
-        net, hooks = self.training.net, self.training.method.hooks("keep")
-
-        def state(job: Job) -> dict[str, Tree]:
-            if job.own is not None:
-                return job.own
-            facts = job.facts.tensors()
-            return {name: hook(net, job.start, self._to_device(facts)) for name, hook in hooks}
-
-        stacked: dict[str, Tree] = self._to_device(stack_trees([state(job) for job in jobs]))
-        return stacked
-
     # ------------------------------------------------------------------ one group, from start to end
     def _run_group(self, group: Group) -> list[Outcome]:
         with torch.no_grad():
             c = self._begin(group)
             c = self._train(group, c)
-            c = measured(self.training, self.data, self.index, group, c, self._trace, self._measurable(), self.cuda)
+            c = measured(self.training, self.data, group, c, self._trace, self._measurable(), self.cuda)
             made = self._finish(group, c)
         return outcomes(group, self.training.method.adaptive, *made)
 
@@ -259,7 +190,7 @@ class Batched:
         n_max = next(width for width in ladder(2 * n_max, 1.25) if width >= n_max)
         place = torch.arange(n_max, device=self.device)
         inside = place < group.sizes[:, None]
-        rows = self.index[group.offsets[:, None] + torch.where(inside, place, 0)]
+        rows = group.index[group.offsets[:, None] + torch.where(inside, place, 0)]
         mask = inside.to(torch.float32)
         dims = (client_axes(c, group.shared), 0, 0)
         traced = self._trace((stage, group.shared), vmap(one, in_dims=dims), (c, rows, mask), dims)
@@ -282,7 +213,7 @@ class Batched:
         self.waste = self.waste.plus(group.waste(self.training.batch_size, self._phases(group)))
         if group.span.first >= group.span.last or total == 0:
             return c
-        drawn = (group.keys, self.index, group.offsets, group.sizes, group.steps, self.training.batch_size)
+        drawn = (group.keys, group.index, group.offsets, group.sizes, group.steps, self.training.batch_size)
         counts = Counts(group.samples, group.counts)
         if self.cuda:
             return self._train_on_gpu(group, c, drawn, counts)

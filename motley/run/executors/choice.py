@@ -64,7 +64,7 @@ def _seconds(executor: Executor, training: Training, data: Data, width: int) -> 
     clients = [client % data.n_clients for client in range(width)]
     jobs = [_job(training, data, client, start, key) for client in clients]
     try:
-        executor.run([replace(job, steps=1) for job in jobs])
+        executor.run([job._replace(steps=1) for job in jobs])
         executor.run(jobs)
         begun = time.perf_counter()
         executor.run(jobs)

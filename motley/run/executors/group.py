@@ -75,7 +75,8 @@ class Group:
     dials: dict[str, dict[str, Tensor]]
     own: dict[str, Tree] | None
     keys: Tensor  # [K]
-    offsets: Tensor  # [K] int64, where their samples begin
+    index: Tensor  # sample ids of these clients, or of all of them
+    offsets: Tensor  # [K] int64, where each one's samples begin there
     sizes: Tensor  # [K] int64
     steps: Tensor  # [K] int64
     per_epoch: Tensor  # [K] int64

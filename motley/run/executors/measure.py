@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
@@ -24,7 +23,7 @@ Trace = Callable[[tuple[Any, ...], Callable[..., Any], tuple[Any, ...], Any], Tr
 
 
 def measured(
-    training: Training, data: FederatedData, index: Tensor, group: Group, c: Client, trace: Trace, most: int, cuda: bool
+    training: Training, data: FederatedData, group: Group, c: Client, trace: Trace, most: int, cuda: bool
 ) -> Client:
     """`motley.client.trainer.measured` of stacked clients: minibatches, of whichever client, are taken side by side.
 
@@ -50,7 +49,7 @@ def measured(
         who, number = (torch.from_numpy(part)[places].to(device) for part in (owners, numbers))
         at = (number * size)[:, None] + within
         inside = at < group.sizes[who, None]
-        rows = index[group.offsets[who, None] + torch.where(inside, at, 0)]
+        rows = group.index[group.offsets[who, None] + torch.where(inside, at, 0)]
         here = taken(c, partial(torch.index_select, dim=0, index=who), group.shared)
         x, y = data.gather(rows.reshape(-1), here.facts.client[:, None].expand(rows.shape).reshape(-1))
         batch = Batch(x.view(*rows.shape, *x.shape[1:]), y.view(rows.shape), inside.to(torch.float32))

@@ -31,8 +31,10 @@ def together(found: list[Outcome]) -> list[Outcome]:
     payloads = [outcome.payload for outcome in found]
     if not payloads or not all(isinstance(payload, Tensor) for payload in payloads):
         return found
-    rows = stack_rows(payloads).unbind()
-    return [outcome._replace(payload=row) for outcome, row in zip(found, rows, strict=True)]
+    rows = stack_rows(payloads)
+    if rows.data_ptr() == payloads[0].data_ptr():
+        return found  # they lie so already
+    return [outcome._replace(payload=row) for outcome, row in zip(found, rows.unbind(), strict=True)]
 
 
 def _cloned(tree: Tree) -> Tree:

@@ -9,7 +9,6 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -53,7 +52,7 @@ def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Te
     while message := pipe.recv_bytes():
         job, slot = pickle.loads(message)
         try:
-            outcome = run_job(training, data, replace(_unpack(job), start=starts[slot].clone()))
+            outcome = run_job(training, data, _unpack(job)._replace(start=starts[slot].clone()))
             if isinstance(outcome.payload, Tensor) and outcome.payload.shape == landing.shape:
                 landing.copy_(outcome.payload)
                 outcome = outcome._replace(payload=None)
