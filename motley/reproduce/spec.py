@@ -142,7 +142,11 @@ def read(source: str) -> Reproduction:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    """The file's content; ``extends`` names another file beside it whose values hold where this one has none."""
+    """The file's content; ``extends`` names another file beside it whose values hold where this one has none.
+
+    Lists of ``rows`` or ``columns`` take some of that file's, with their places; numbers, claims and the like are about
+    that file's own table and are then not taken over. ``adds`` goes on with its note.
+    """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -154,7 +158,26 @@ def _content(path: Path) -> dict[str, Any]:
         return content
     base = _content(path.with_name(f"{parent}.toml"))
     recipe = {**base.get("recipe", {}), **content.get("recipe", {})}
-    return {**base, **content, "recipe": recipe}
+    note = base.get("note", "") + content.pop("adds", "")
+    if any(isinstance(content.get(kind), list) for kind in _TAKEN):
+        base = {key: value for key, value in base.items() if key in _SHARED}
+        for kind in _TAKEN:
+            if isinstance(content.get(kind), list):
+                base[kind] = _some(base.get(kind, {}), content.pop(kind), f"{kind} that {path} extends")
+        kept = {str(Cell(row, column)) for row in base["rows"] for column in base.get("columns", [""])}
+        base["places"] = {place: value for place, value in base.get("places", {}).items() if place in kept}
+    return {**base, **content, "note": content.get("note", note), "recipe": recipe}
+
+
+_TAKEN = ("rows", "columns")
+_SHARED = (*_TAKEN, "title", "paper", "seeds", "folds", "metrics", "places")
+
+
+def _some(held: dict[str, Any], wanted: list[str], what: str) -> dict[str, Any]:
+    for name in wanted:
+        if name not in held:
+            raise UnknownNameError(f"one of the {what}", name, held)
+    return {name: held[name] for name in wanted}
 
 
 def _check(made: Reproduction, path: Path) -> None:

@@ -87,6 +87,23 @@ def finished(value: float, seed: int = 0, **changes: Any) -> Finished:
 # ------------------------------------------------------------------------------------------------ files
 
 
+def test_a_file_may_take_rows_and_columns_of_another(tiny: str, tmp_path: Path) -> None:
+    base = spec.read(tiny)
+    row, column = list(base.rows)[-1], list(base.columns)[-1]
+    part = tmp_path / "part.toml"
+    part.write_text(f'extends = "tiny"\ntitle = "Part"\nrows = ["{row}"]\ncolumns = ["{column}"]\nadds = "More."\n')
+    made = spec.read(str(part))
+    assert made.cells() == [spec.Cell(row, column)]
+    whole, some = (one.recipe_of(spec.Cell(row, column), spec.Draw(1)) for one in (base, made))
+    assert whole.identity == some.identity
+    assert made.note == base.note + "More."
+    assert base.claims
+    assert (made.numbers, made.claims, made.baseline) == ({}, [], None)
+    part.write_text('extends = "tiny"\nrows = ["Z"]\n')
+    with pytest.raises(UnknownNameError, match="rows that .* extends named 'Z'"):
+        spec.read(str(part))
+
+
 @pytest.mark.parametrize("name", spec.names())
 @pytest.mark.parametrize("quick", [False, True])
 def test_every_recipe_that_ships_is_valid(name: str, quick: bool) -> None:
