@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple, cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from motley.core.errors import DataError
 from motley.nets.client_linear import Linear
-from motley.nets.conv import Conv2d, conv_blocks
+from motley.nets.conv import Conv2d, activation, conv_blocks
 from motley.nets.registry import Split, image, model, widths
 
 
@@ -60,7 +59,7 @@ class ConvNet(Split):
         convolutions = [cast(Conv2d, self.get_submodule(f"conv{i}")) for i in range(1, len(self.pools) + 1)]
         h = conv_blocks(convolutions, x, self.pools, self.slope).flatten(1)
         for i in range(1, self.n_hidden + 1):
-            h = F.leaky_relu(self.get_submodule(f"fc{i}")(h), self.slope)
+            h = activation(self.get_submodule(f"fc{i}")(h), self.slope)
         return h
 
 

@@ -29,7 +29,15 @@ def test_every_place_has_a_recipe(name: str) -> None:
 
 def test_all_tables_and_figures_are_there() -> None:
     assert FILES == ["radfed-fig-2", "radfed-fig-3", "radfed-fig-4", "radfed-fig-5", "radfed-fig-6",
-                     "radfed-table-1", "radfed-table-3"]  # fmt: skip
+                     "radfed-shakespeare-long", "radfed-table-1", "radfed-table-3"]  # fmt: skip
+
+
+def test_more_rounds_on_shakespeare_and_all_else_as_in_the_table() -> None:
+    table, long = read("radfed-table-3"), read("radfed-shakespeare-long")
+    for row in ("FedAvg", "RADFed"):
+        short, more = (long.recipe_of(Cell(row, f"{n} rounds"), Draw(0, 2)) for n in (200, 600))
+        assert short.identity == table.recipe_of(Cell(row, "Shakespeare"), Draw(0, 2)).identity
+        assert load(more, {"rounds": 200}).identity == short.identity
 
 
 def test_folds_and_seeds() -> None:

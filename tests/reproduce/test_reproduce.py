@@ -100,7 +100,7 @@ def test_a_file_may_take_rows_and_columns_of_another(tiny: str, tmp_path: Path) 
     assert base.claims
     assert (made.numbers, made.claims, made.baseline) == ({}, [], None)
     part.write_text('extends = "tiny"\nrows = ["Z"]\n')
-    with pytest.raises(UnknownNameError, match="rows that .* extends named 'Z'"):
+    with pytest.raises(UnknownNameError, match=r"rows that .* extends named 'Z'"):
         spec.read(str(part))
 
 

@@ -117,6 +117,25 @@ def test_failures_in_workers_are_told() -> None:
         run.executor.close()  # twice does no harm
 
 
+def test_after_a_failure_nobody_takes_old_outcomes_for_new_ones() -> None:
+    """Several jobs were under way, two of them given to one worker, when one failed."""
+    pool = Run(tiny.experiment(compose(fails_on_some_clients()), executor="pool", workers=2), None)
+    loop = Run(tiny.experiment(compose(fails_on_some_clients()), executor="loop"), None)
+
+    def jobs(run: Run, clients: list[int]) -> list[Any]:
+        start = run.fed.weights
+        return run.fed._jobs([Ticket(c, 1, start, {}, {}, 1.0, 1.0, 1.0, 1.0, 0.1, 0.0, Fate()) for c in clients])
+
+    try:
+        with pytest.raises(TrainingError, match="Client 3 failed"):
+            pool.executor.run(jobs(pool, [0, 1, 2, 3, 0, 1, 2, 0, 1]))
+        clients = [2, 1, 0, 2, 1, 0, 1]
+        ours, theirs = (run.executor.run(jobs(run, clients)) for run in (pool, loop))
+        assert all(torch.equal(a.payload, b.payload) for a, b in zip(ours, theirs, strict=True))
+    finally:
+        pool.executor.close()
+
+
 def test_what_cannot_be_sent_to_workers_is_told() -> None:
     method = compose(mix_with_previous(alpha=lambda t: 0.1))
     with pytest.raises(InputError, match=r"cannot be sent to worker processes.*executor=loop"):

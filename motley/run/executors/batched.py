@@ -31,6 +31,7 @@ from motley.run.executors.checked import Checked
 from motley.run.executors.group import Drawn, Group, Samples, Waste
 from motley.run.executors.loop import one_thread
 from motley.run.executors.measure import measured
+from motley.run.executors.memory import keep_memory
 from motley.run.executors.outcomes import outcomes, together
 from motley.run.executors.place import moved, pick
 from motley.run.executors.steps import Inputs, augmented, client_axes, first, make_step, taken
@@ -55,6 +56,8 @@ class Batched:
         self.training = training
         self.device = torch.device(pick(device))
         self.cuda = self.device.type == "cuda"
+        if not self.cuda:
+            keep_memory()
         self.in_place = True  # parameters and optimizer state are updated where they lie
         self.any_width = not self.cuda  # one trace for all widths
         self.data = moved(data, self.device)

@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from motley.client.trainer import Outcome, Task, Training, train
 from motley.data.federated import FederatedData
 from motley.run.executors.base import EXECUTORS, Job
+from motley.run.executors.memory import keep_memory
+from motley.run.executors.outcomes import Rows
 
 
 @contextmanager
@@ -35,12 +38,20 @@ class Loop:
     name = "loop"
 
     def __init__(self, training: Training, data: FederatedData) -> None:
+        keep_memory()
         self.training = training
         self.data = data
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        rows = Rows(len(jobs))
+        outcomes = []
         with one_thread():
-            return [run_job(self.training, self.data, job) for job in jobs]
+            for place, job in enumerate(jobs):
+                outcome = run_job(self.training, self.data, job)
+                if isinstance(outcome.payload, Tensor) and outcome.payload.shape == job.start.shape:
+                    outcome = outcome._replace(payload=rows.put(place, outcome.payload))
+                outcomes.append(outcome)
+        return outcomes
 
     def close(self) -> None:
         """Nothing to free."""

@@ -37,6 +37,20 @@ def together(found: list[Outcome]) -> list[Outcome]:
     return [outcome._replace(payload=row) for outcome, row in zip(found, rows.unbind(), strict=True)]
 
 
+class Rows:
+    """Changes of weights one after the other in one tensor, as they come: whoever stacks them then copies nothing."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self._rows: tuple[Tensor, ...] = ()
+
+    def put(self, place: int, change: Tensor) -> Tensor:
+        """The change [P], copied to its place."""
+        if not self._rows:
+            self._rows = change.new_empty(self.n, len(change)).unbind()
+        return self._rows[place].copy_(change)
+
+
 def _cloned(tree: Tree) -> Tree:
     return tree_map(lambda leaf: leaf.clone(), tree)
 

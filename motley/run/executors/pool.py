@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -21,7 +22,9 @@ from motley.client.trainer import Outcome, Training
 from motley.core.errors import InputError, MotleyError, TrainingError
 from motley.data.federated import FederatedData
 from motley.run.executors.base import EXECUTORS, Job, n_cores
-from motley.run.executors.loop import run_job
+from motley.run.executors.loop import one_thread, run_job
+from motley.run.executors.memory import keep_memory
+from motley.run.executors.outcomes import Rows
 
 
 def to_wire(tree: Any) -> Any:
@@ -40,6 +43,7 @@ def _work(serve: Callable[..., None], pipe: Connection, *given: Any) -> None:
     """The life of a worker: it serves until its pipe says that the run has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    keep_memory()
     with contextlib.suppress(EOFError, OSError):  # the run has ended, perhaps while this client trained
         serve(pipe, *given)
     sys.stdout.flush()
@@ -48,13 +52,13 @@ def _work(serve: Callable[..., None], pipe: Connection, *given: Any) -> None:
 
 
 def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor, landing: Tensor) -> None:
-    """Receives a job, trains it, sends the outcome, again and again; changes of weights are left in ``landing``."""
+    """Receives a job, trains it, sends the outcome, again and again; changes of weights stay in ``landing[row]``."""
     while message := pipe.recv_bytes():
-        job, slot = pickle.loads(message)
+        job, slot, row = pickle.loads(message)
         try:
             outcome = run_job(training, data, _unpack(job)._replace(start=starts[slot].clone()))
-            if isinstance(outcome.payload, Tensor) and outcome.payload.shape == landing.shape:
-                landing.copy_(outcome.payload)
+            if isinstance(outcome.payload, Tensor) and outcome.payload.shape == landing[row].shape:
+                landing[row].copy_(outcome.payload)
                 outcome = outcome._replace(payload=None)
             reply: Any = tuple(to_wire(outcome))
         except MotleyError as error:
@@ -74,7 +78,11 @@ def _unpack(packed: tuple[Any, ...]) -> Job:
 
 
 class Pool:
-    """Spreads jobs over worker processes; each worker takes the next job as soon as it is free."""
+    """Spreads jobs over worker processes; each worker takes the next job as soon as it is free.
+
+    While jobs abound a worker has its next one before it ends the last, and leaves its changes by turns in two places,
+    so that it never waits for this process to take them.
+    """
 
     name = "pool"
     serve = staticmethod(_serve)
@@ -83,20 +91,21 @@ class Pool:
     def __init__(self, training: Training, data: FederatedData, workers: int) -> None:
         if workers < 1:
             raise InputError(f"A pool needs at least one worker, not {workers}.")
+        keep_memory()
         context = multiprocessing.get_context("spawn")
         resource_tracker.ensure_running()  # its start would unblock what `_no_interrupts` blocks
         self.starts = torch.zeros(self.n_slots, training.net.size).share_memory_()
-        landing = torch.zeros(workers, training.net.size).share_memory_()
-        self.landing: dict[Connection, Tensor] = {}  # where each worker leaves its changes
+        landing = torch.zeros(workers, 2, training.net.size).share_memory_()
+        self.landing: dict[Connection, Tensor] = {}  # [2, P]: where each worker leaves its changes
         dataset = data.dataset
         for tensor in (dataset.x, dataset.y):
             tensor.share_memory_()
         self.data = data
         self.pipes: list[Connection] = []
         self.processes = []
-        for row in landing:
+        for places in landing:
             ours, theirs = context.Pipe()
-            given = (self.serve, theirs, training, data, self.starts, row)
+            given = (self.serve, theirs, training, data, self.starts, places)
             process = context.Process(target=_work, args=given, daemon=True)
             try:
                 with _quiet_threads(), _no_interrupts():
@@ -109,33 +118,60 @@ class Pool:
                 ) from None
             theirs.close()
             self.pipes.append(ours)
-            self.landing[ours] = row
+            self.landing[ours] = places
             self.processes.append(process)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        with one_thread():  # a second would take the time of a worker
+            return self._run(jobs)
+
+    def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
         outcomes: list[Outcome | None] = [None] * len(jobs)
+        rows = Rows(len(jobs))
         slots = _Slots(self.starts)
         # The longest first, so that no worker is left alone with a long job at the end.
-        queue = sorted(range(len(jobs)), key=lambda i: (-jobs[i].steps, i))
-        busy: dict[Connection, int] = {}
-        idle = list(self.pipes)
-        while queue or busy:
-            while queue and idle and slots.has_room(jobs[queue[0]].start):
-                index = queue.pop(0)
-                pipe = idle.pop()
-                slot = slots.take(jobs[index].start)
-                pipe.send_bytes(pickle.dumps((_pack(jobs[index]), slot), protocol=5))
-                busy[pipe] = index
-            for ready in wait(list(busy)):
-                assert isinstance(ready, Connection)
-                index = busy.pop(ready)
-                idle.append(ready)
-                outcome = Outcome(*from_wire(self._receive(ready, jobs[index])))
-                if outcome.payload is None:
-                    outcome = outcome._replace(payload=self.landing[ready].clone())
-                outcomes[index] = outcome
-                slots.give(jobs[index].start)
+        queue = deque(sorted(range(len(jobs)), key=lambda i: (-jobs[i].steps, i)))
+        given: dict[Connection, deque[tuple[int, int]]] = {pipe: deque() for pipe in self.pipes}  # job, landing place
+        try:
+            while queue or any(given.values()):
+                self._hand_out(jobs, queue, given, slots)
+                for ready in wait([pipe for pipe, waiting in given.items() if waiting]):
+                    assert isinstance(ready, Connection)
+                    index, place = given[ready].popleft()
+                    outcome = Outcome(*from_wire(self._receive(ready, jobs[index])))
+                    if outcome.payload is None:
+                        outcome = outcome._replace(payload=rows.put(index, self.landing[ready][place]))
+                    outcomes[index] = outcome
+                    slots.give(jobs[index].start)
+        except BaseException:
+            self._abandon(given)
+            raise
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def _hand_out(
+        self,
+        jobs: Sequence[Job],
+        queue: deque[int],
+        given: dict[Connection, deque[tuple[int, int]]],
+        slots: _Slots,
+    ) -> None:
+        """A job to everyone who has none, and a second one to everyone while there are more than workers."""
+        for most in (1, 2):
+            for pipe, waiting in given.items():
+                enough = len(queue) > (0 if most == 1 else len(given))
+                if enough and len(waiting) < most and slots.has_room(jobs[queue[0]].start):
+                    index = queue.popleft()
+                    place = 1 - waiting[-1][1] if waiting else 0
+                    message = (_pack(jobs[index]), slots.take(jobs[index].start), place)
+                    pipe.send_bytes(pickle.dumps(message, protocol=5))
+                    waiting.append((index, place))
+
+    def _abandon(self, given: dict[Connection, deque[tuple[int, int]]]) -> None:
+        """Waits for jobs under way, so that nobody takes their outcomes for those of later ones."""
+        for pipe, waiting in given.items():
+            with contextlib.suppress(EOFError, OSError):
+                for _ in waiting:
+                    pipe.recv_bytes()
 
     def _receive(self, pipe: Connection, job: Job) -> Any:
         try:
