@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import sys
 import time
@@ -22,7 +21,7 @@ from motley.run.executors.base import n_cores
 from motley.run.executors.place import pick
 from motley.run.recipe import Recipe, load
 from motley.run.records import Record, environment, read_records, validations
-from motley.run.side_by_side import side_by_side
+from motley.run.side_by_side import give_back, side_by_side
 
 
 @dataclass(frozen=True)
@@ -128,17 +127,10 @@ def carry_out(errand: Errand) -> Finished:
     except MotleyError as error:
         raise StateError(str(error)) from None  # some errors do not survive the way between processes
     finally:
-        _give_back()
+        give_back()
     facts = {**environment(), "command": f"motley reproduce {errand.reproduction}{' --quick' if errand.quick else ''}"}
     device = torch.cuda.get_device_name() if result.params.is_cuda else facts["processor"]
     return compact(errand.reproduction, errand.cell, errand.quick, result, device, facts)
-
-
-def _give_back() -> None:
-    """Leaves the GPU's memory to the others; torch would keep it for the process's next run."""
-    if torch.cuda.is_initialized():
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def diverged(errand: Errand) -> runner.Result:

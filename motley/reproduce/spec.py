@@ -141,11 +141,11 @@ def read(source: str) -> Reproduction:
     return made
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The file's content; ``extends`` names another file beside it whose values hold where this one has none.
 
-    Lists of ``rows`` or ``columns`` take some of that file's, with their places; numbers, claims and the like are about
-    that file's own table and are then not taken over. ``adds`` goes on with its note.
+    Lists of ``rows`` or ``columns`` take some of that file's; numbers, claims and the like are about that file's own
+    table and are then not taken over. Places that are left stay, ``adds`` goes on with its note.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -156,17 +156,21 @@ def _content(path: Path) -> dict[str, Any]:
     parent = content.pop("extends", None)
     if parent is None:
         return content
-    base = _content(path.with_name(f"{parent}.toml"))
+    if path in children:
+        raise RecipeError(f"The reproduction file {path} extends itself.")
+    base = _content(path.with_name(f"{parent}.toml"), (*children, path))
     recipe = {**base.get("recipe", {}), **content.get("recipe", {})}
-    note = base.get("note", "") + content.pop("adds", "")
+    note = f"{content.get('note', base.get('note', ''))}{content.pop('adds', '')}"
     if any(isinstance(content.get(kind), list) for kind in _TAKEN):
         base = {key: value for key, value in base.items() if key in _SHARED}
         for kind in _TAKEN:
             if isinstance(content.get(kind), list):
-                base[kind] = _some(base.get(kind, {}), content.pop(kind), f"{kind} that {path} extends")
-        kept = {str(Cell(row, column)) for row in base["rows"] for column in base.get("columns", [""])}
+                content[kind] = _some(base.get(kind, {}), content[kind], f"{kind} that {path} extends")
+        made = {**base, **content}
+        kept = {str(Cell(row, column)) for row in made["rows"] for column in made.get("columns", [""])}
         base["places"] = {place: value for place, value in base.get("places", {}).items() if place in kept}
-    return {**base, **content, "note": content.get("note", note), "recipe": recipe}
+        content["places"] = {**base["places"], **content.get("places", {})}
+    return {**base, **content, "note": note, "recipe": recipe}
 
 
 _TAKEN = ("rows", "columns")
@@ -174,6 +178,8 @@ _SHARED = (*_TAKEN, "title", "paper", "seeds", "folds", "metrics", "places")
 
 
 def _some(held: dict[str, Any], wanted: list[str], what: str) -> dict[str, Any]:
+    if not wanted:
+        raise RecipeError(f"None of the {what} are taken; name some, or leave the list out.")
     for name in wanted:
         if name not in held:
             raise UnknownNameError(f"one of the {what}", name, held)

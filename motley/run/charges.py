@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from motley.client.trainer import Training, n_steps_each, span_of, trainable
-from motley.core.types import Tree, tree_bytes
+from motley.core.types import Facts, Tree, tree_bytes
 from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fate, Fleet
 from motley.nets.cost import Cost, flops
@@ -60,6 +60,7 @@ class Charges:
         self._alike = not (method.has("trainable") or method.has("width") or method.adaptive)
         self._whole = flops(cost, 0)
         self._everything = torch.ones(training.net.n_layers)
+        self._last: tuple[Ticket, Facts] | None = None
         self._sent: tuple[Any, int] = (None, 0)  # what was last sent down, and its bytes
 
     def facts(self, tickets: Sequence[Ticket]) -> list[FactsRow]:
@@ -81,16 +82,22 @@ class Charges:
         rows = zip(ids, rounds, samples, self.data.labels_of(ids), rates, epochs, *rest, strict=True)
         return list(map(FactsRow._make, rows))
 
+    def _told(self, ticket: Ticket) -> Facts:
+        """`facts` of one ticket as tensors; asked for several times in a row, they are made once."""
+        if self._last is None or self._last[0] is not ticket:
+            self._last = ticket, self.facts([ticket])[0].tensors()
+        return self._last[1]
+
     def trainable(self, ticket: Ticket) -> Tensor:
         """Which layers the client trains, as far as that is known before it does: [L]."""
         if not self.training.method.has("trainable"):
             return self._everything
-        return trainable(self.training, self.facts([ticket])[0].tensors())
+        return trainable(self.training, self._told(ticket))
 
     def width(self, ticket: Ticket) -> float | None:
         """The share of each hidden layer that this client trains; None where all clients train whole layers."""
         for _, hook in self.training.method.hooks("width"):
-            return float(hook(self.training.net, self.facts([ticket])[0].tensors()))
+            return float(hook(self.training.net, self._told(ticket)))
         return None
 
     def shares(self, ticket: Ticket) -> Tensor | None:
@@ -129,9 +136,13 @@ class Charges:
         ids = [ticket.client for ticket in tickets]
         layers = [self._layers(ticket, known) for ticket, known in zip(tickets, trained, strict=True)]
         samples = np.array([ticket.worked for ticket in tickets]) * self.data.sizes[ids]
-        compute = samples * list(map(self.flops_per_sample, tickets, layers)) / self.fleet.flops[ids]
-        download = np.array(list(map(self.download_bytes, tickets))) / self.fleet.down[ids]
-        upload = np.array(list(map(self.upload_bytes, tickets, layers))) / self.fleet.up[ids]
+        costs = [
+            (self.flops_per_sample(ticket, some), self.download_bytes(ticket), self.upload_bytes(ticket, some))
+            for ticket, some in zip(tickets, layers, strict=True)
+        ]
+        operations, down, up = np.array(costs, np.float64).T
+        compute = samples * operations / self.fleet.flops[ids]
+        download, upload = down / self.fleet.down[ids], up / self.fleet.up[ids]
         sends = np.array([ticket.done > 0 for ticket in tickets])
         delay = np.array([ticket.fate.delay for ticket in tickets])
         seconds: list[float] = (download + compute + np.where(sends, upload, 0.0) + delay).tolist()

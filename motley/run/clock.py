@@ -9,7 +9,6 @@ to the next timer.
 from __future__ import annotations
 
 import asyncio
-import gc
 import heapq
 import itertools
 from asyncio import events
@@ -29,8 +28,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def __init__(self, now: float = 0.0, on_idle: Callable[[], bool] | None = None) -> None:
         self._now = now
         self._ready: deque[events.Handle] = deque()
-        # time, is it a timer of asyncio's (else a delivery), order, the timer or what a delivery calls, with what
-        self._timers: list[tuple[float, bool, int, Any, tuple[Any, ...]]] = []
+        # time, is it a timer of asyncio's (else a delivery), order, order of making, the timer or what is called, args
+        self._timers: list[tuple[float, bool, int, int, Any, tuple[Any, ...]]] = []
         self._order = itertools.count()
         self._failure: BaseException | None = None
         self._running = False
@@ -42,14 +41,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         outer = events._get_running_loop()
         events._set_running_loop(self)
         self._running = True
-        gc.freeze()  # the collector need not look again and again at what was there before
         try:
             while not task.done():
                 self._step()
                 if self._failure is not None:
                     raise self._failure
         finally:
-            gc.unfreeze()
             self._running = False
             events._set_running_loop(outer)
             self._discard()
@@ -63,7 +60,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         elif self.on_idle is not None and self.on_idle():
             return
         elif self._timers:
-            when, timed, _, what, args = heapq.heappop(self._timers)
+            when, timed, _, _, what, args = heapq.heappop(self._timers)
             if not timed:
                 self._now = max(self._now, when)
                 what(*args)
@@ -75,7 +72,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _discard(self) -> None:
         """Ends what is left of an interrupted run."""
-        for handle in [*self._ready, *(what for _, timed, _, what, _ in self._timers if timed)]:
+        for handle in [*self._ready, *(what for _, timed, _, _, what, _ in self._timers if timed)]:
             handle.cancel()
         self._ready.clear()
         self._timers.clear()
@@ -115,12 +112,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> events.TimerHandle:
         timer = events.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, True, next(self._order), timer, ()))
+        heapq.heappush(self._timers, (when, True, 0, next(self._order), timer, ()))
         return timer
 
     def deliver_at(self, when: float, order: int, callback: Callable[..., None], *args: Any) -> None:
         """Calls back at this very moment, before all timeouts of the same moment; ``order`` decides between equals."""
-        heapq.heappush(self._timers, (when, False, order, callback, args))
+        heapq.heappush(self._timers, (when, False, order, next(self._order), callback, args))
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
         """Cancelled timers stay in the heap and are passed over."""

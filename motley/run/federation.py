@@ -21,6 +21,7 @@ from motley.run.charges import Charges, Ticket, profiled
 from motley.run.clock import VirtualLoop
 from motley.run.doubts import Doubts
 from motley.run.executors.base import Executor, Job
+from motley.run.executors.outcomes import apart
 from motley.run.flights import (
     Aloft,
     Countdown,
@@ -358,6 +359,8 @@ class SimulatedFederation:
 
     def _hold(self, flight: Flying) -> None:
         """Delayed in transmission by whole rounds: waits until that round begins."""
+        if flight.outcome is not None:
+            flight.outcome = apart(flight.outcome)
         self._held.append(flight)
         flight.held = True
         self._note("hold", flight.ticket)

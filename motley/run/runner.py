@@ -32,6 +32,7 @@ from motley.run.diagnostics import Diagnostics, stability
 from motley.run.evaluation import Scores, evaluate
 from motley.run.executors import EXECUTORS, Executor
 from motley.run.executors.choice import choose
+from motley.run.executors.memory import set_aside
 from motley.run.experiment import Experiment, initial_params, prepare
 from motley.run.fairness import participation
 from motley.run.federation import SimulatedFederation
@@ -76,6 +77,7 @@ class Run:
     """One run in one directory (or in memory only, without a directory)."""
 
     def __init__(self, experiment: Experiment, folder: Path | None, observer: Observer | None = None) -> None:
+        set_aside()
         self.experiment = experiment
         self.recipe = experiment.recipe
         self.folder = folder
@@ -151,6 +153,7 @@ class Run:
     def close(self) -> None:
         """Ends the executor's processes and lets go of the directory."""
         self.executor.close()
+        self.fed.after_round = self.fed.loop.on_idle = None  # they refer back: with them it would outlive its last use
         if self._lock is not None:
             self._lock.close()
 

@@ -1,12 +1,18 @@
-"""Several runs at a time, each in a process of its own."""
+"""Several runs at a time, each in a process of its own, and what they leave to each other."""
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import TypeVar
+
+import torch
+
+from motley.core.errors import TrainingError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,7 +45,14 @@ def side_by_side(
             if not under_way:
                 break
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                if isinstance(future.exception(), BrokenProcessPool):
+                    raise BrokenProcessPool
                 yield under_way.pop(future), future
+    except BrokenProcessPool:
+        raise TrainingError(
+            "A process that trained was ended by the system, perhaps for lack of memory; the same command with fewer "
+            "--jobs goes on."
+        ) from None
     except BaseException:
         workers = list((pool._processes or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
@@ -47,3 +60,10 @@ def side_by_side(
             worker.terminate()
         raise
     pool.shutdown()
+
+
+def give_back() -> None:
+    """Leaves the GPU's memory to the others; torch would keep it for the process's next run."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()

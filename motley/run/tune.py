@@ -28,7 +28,7 @@ from motley.run.experiment import prepare
 from motley.run.files import write_json, write_text
 from motley.run.recipe import Recipe, load
 from motley.run.records import GOALS, Record, environment, read_records
-from motley.run.side_by_side import side_by_side
+from motley.run.side_by_side import give_back, side_by_side
 
 MOST = 10_000  # trials of a grid
 Settings = dict[str, Any]
@@ -278,6 +278,8 @@ def _score(errand: Errand) -> Score:
         return Score(failed=str(error), crowded=errand.jobs > 1)
     except (TrainingError, InputError) as error:  # also a setting whose trouble only shows when it runs
         return Score(failed=str(error))
+    finally:
+        give_back()
     return Score(validation_score(records, errand.metric, errand.at))
 
 

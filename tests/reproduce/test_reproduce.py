@@ -99,6 +99,13 @@ def test_a_file_may_take_rows_and_columns_of_another(tiny: str, tmp_path: Path) 
     assert made.note == base.note + "More."
     assert base.claims
     assert (made.numbers, made.claims, made.baseline) == ({}, [], None)
+    part.write_text('extends = "tiny"\nrows = ["B"]\n[columns]\n"three" = { epochs = 3 }\n')
+    assert spec.read(str(part)).cells() == [spec.Cell("B", "three")]
+    bad = {'extends = "tiny"\nrows = []\n': "None of the rows", 'extends = "part"\n': "extends itself"}
+    for text, told in bad.items():
+        part.write_text(text)
+        with pytest.raises(RecipeError, match=told):
+            spec.read(str(part))
     part.write_text('extends = "tiny"\nrows = ["Z"]\n')
     with pytest.raises(UnknownNameError, match=r"rows that .* extends named 'Z'"):
         spec.read(str(part))

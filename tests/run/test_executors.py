@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections import deque
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from motley.core.errors import InputError, TrainingError, UnknownNameError
+from motley.core.keys import Key
 from motley.core.part import PARTS, Part, compose, part
 from motley.fleet.fleet import Fate
 from motley.methods import make_method
 from motley.run.charges import Ticket
 from motley.run.executors import EXECUTORS
-from motley.run.executors.base import n_cores
-from motley.run.executors.pool import Pool, _Slots
+from motley.run.executors.base import FactsRow, Job, n_cores
+from motley.run.executors.pool import Pool, _Hand, _Slots
 from motley.run.runner import Run
 from motley.server.step import mix_with_previous
 from tests import tiny
@@ -134,6 +138,52 @@ def test_after_a_failure_nobody_takes_old_outcomes_for_new_ones() -> None:
         assert all(torch.equal(a.payload, b.payload) for a, b in zip(ours, theirs, strict=True))
     finally:
         pool.executor.close()
+
+
+def test_large_states_travel_both_ways_without_a_standstill() -> None:
+    """More jobs than workers, and what a job brings and what it gives are each more than a pipe holds."""
+    federated = tiny.data(n_features=300)
+
+    def trained(executor: str) -> Any:
+        net = tiny.network(federated, hidden=(400, 200))
+        world = {"federated": federated, "net": net, "rounds": 2, "cohort": 6, "executor": executor}
+        return tiny.run(make_method("scaffold"), **world, **({"workers": 2} if executor == "pool" else {}))
+
+    def stands_still(*_: Any) -> None:
+        raise TimeoutError("The pool stands still.")
+
+    before = signal.signal(signal.SIGALRM, stands_still)
+    signal.alarm(60)
+    try:
+        ours = trained("pool")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert ours.summary["model_sha256"] == trained("loop").summary["model_sha256"]
+
+
+def test_jobs_go_ahead_to_a_worker_only_within_its_share() -> None:
+    """A job behind a long one would wait for it though another worker is free."""
+
+    class Sent:
+        """A pipe that takes everything."""
+
+        def send_bytes(self, message: bytes) -> None:
+            pass
+
+    def handed_out(steps: list[int]) -> list[list[int]]:
+        facts = FactsRow(0, 1, 1.0, np.zeros(2, np.int32), 0.1, 1.0, 1.0, 0.0, 1.0, 1.0)
+        job = Job(0, torch.zeros(3), facts, 0, Key(1), {}, {}, None)
+        pipes: list[Any] = [Sent(), Sent()]
+        slots = _Slots(torch.zeros(2, 3))
+        hand = _Hand([job._replace(steps=n) for n in steps], slots, {pipe: deque() for pipe in pipes})
+        Pool._hand_out(Pool.__new__(Pool), hand)
+        return [[steps[i] for i, _ in hand.given[pipe]] for pipe in pipes]
+
+    assert handed_out([1000, 600, 500, 1, 1]) == [[1000], [600]]
+    assert handed_out([5] * 20) == [[5, 5], [5, 5]]
+    assert handed_out([90, 10, *[10] * 12]) == [[90], [10, 10]]
+    assert handed_out([5]) == [[5], []]
 
 
 def test_what_cannot_be_sent_to_workers_is_told() -> None:

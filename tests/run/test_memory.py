@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import platform
 import resource
-import sys
+import weakref
 
 import pytest
 import torch
 
+from motley.client.trainer import Outcome
 from motley.core.types import stack_rows
 from motley.run.executors.memory import keep_memory
-from motley.run.executors.outcomes import Rows
+from motley.run.executors.outcomes import Rows, apart
+from motley.run.runner import Run
+from tests import tiny
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
 def test_memory_that_was_freed_serves_the_next_tensor() -> None:
     keep_memory()
     size = 4 * (1 << 20)
@@ -36,3 +41,22 @@ def test_changes_are_put_where_whoever_stacks_them_copies_nothing() -> None:
     stacked = stack_rows([put[i] for i in range(3)])
     assert torch.equal(stacked, changes)
     assert stacked.data_ptr() == put[0].data_ptr() != changes.data_ptr()
+
+
+def test_a_run_is_freed_with_its_last_use_though_the_collector_never_looks() -> None:
+    run = Run(tiny.experiment(rounds=2), None)
+    assert gc.get_freeze_count() > 10_000  # torch and all that
+    run.go()
+    fed = weakref.ref(run.fed)
+    gc.disable()
+    try:
+        del run
+        assert fed() is None
+    finally:
+        gc.enable()
+
+
+def test_what_is_held_back_no_longer_keeps_its_round() -> None:
+    rows = torch.zeros(4, 3).unbind()
+    kept = apart(Outcome(rows[1], torch.ones(1), {}, {}, torch.zeros(())))
+    assert kept.payload.untyped_storage().nbytes() == 3 * 4

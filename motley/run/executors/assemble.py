@@ -30,6 +30,7 @@ def assemble(
     everything = torch.ones(training.net.n_layers)
     trained = trainable(training, jobs[0].facts.tensors()) if training.method.has("trainable") else everything
     span, whole = span_of(trained)
+    real = [job.client for job in jobs]
     jobs = jobs + [jobs[-1]._replace(steps=0)] * (width - len(jobs))
     first = jobs[0]
     shared = Shared(
@@ -41,7 +42,7 @@ def assemble(
     ids, numbers = [job.client for job in jobs], [job.facts.round for job in jobs]
     columns = [ids, numbers, [job.key.signed for job in jobs], sizes, counts, epoch_steps]
     if apart:
-        (clients, rounds, keys, *others), index, offsets = _with_samples(columns, [partition[i] for i in ids], device)
+        (clients, rounds, keys, *others), index, offsets = _with_samples(columns, [partition[i] for i in real], device)
     else:
         clients, rounds, keys, *others, offsets = sent(
             torch.tensor([*columns, partition.offsets[ids].tolist()]), device
@@ -76,8 +77,12 @@ def assemble(
 def _with_samples(
     columns: list[list[int]], samples: list[NDArray[np.int64]], device: torch.device
 ) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Columns of numbers, all clients' sample ids and where each one's begin among them, sent as one tensor."""
+    """Columns of numbers, all clients' sample ids and where each one's begin among them, sent as one tensor.
+
+    Columns may be longer than there are clients: the rest stands for the last one.
+    """
     begins = [0, *accumulate(map(len, samples))][:-1]
+    begins += begins[-1:] * (len(columns[0]) - len(begins))
     spare = [begins] * ((len(columns) + 1) % 2)  # with an even number, what follows lies where wide loads can begin
     head = np.array([*columns, *spare, begins])
     placed = sent(torch.from_numpy(np.concatenate([head.ravel(), *samples])), device)

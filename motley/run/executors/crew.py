@@ -80,7 +80,7 @@ class Crew(Pool):
     name = "batched"
     device = torch.device("cpu")
     serve = staticmethod(_serve_together)
-    n_slots = 1  # models travel with the jobs
+    n_slots = n_places = 1  # models and changes travel with the jobs
 
     def __init__(self, training: Training, data: FederatedData, workers: int) -> None:
         super().__init__(training, moved(data, self.device), workers)  # scaled once, then shared

@@ -45,10 +45,17 @@ class Rows:
         self._rows: tuple[Tensor, ...] = ()
 
     def put(self, place: int, change: Tensor) -> Tensor:
-        """The change [P], copied to its place."""
+        """The change [P], copied to its place; as it is where it is of another kind than the first."""
         if not self._rows:
             self._rows = change.new_empty(self.n, len(change)).unbind()
-        return self._rows[place].copy_(change)
+        row = self._rows[place]
+        return row.copy_(change) if (row.dtype, row.shape) == (change.dtype, change.shape) else change.clone()
+
+
+def apart(outcome: Outcome) -> Outcome:
+    """An outcome that is kept for long: its change no longer keeps those of its whole round."""
+    change = outcome.payload
+    return outcome._replace(payload=change.clone()) if isinstance(change, Tensor) else outcome
 
 
 def _cloned(tree: Tree) -> Tree:

@@ -54,7 +54,8 @@ def _work(serve: Callable[..., None], pipe: Connection, *given: Any) -> None:
 def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor, landing: Tensor) -> None:
     """Receives a job, trains it, sends the outcome, again and again; changes of weights stay in ``landing[row]``."""
     while message := pipe.recv_bytes():
-        job, slot, row = pickle.loads(message)
+        packed, slot, row = pickle.loads(message)
+        job = pickle.loads(packed)
         try:
             outcome = run_job(training, data, _unpack(job)._replace(start=starts[slot].clone()))
             if isinstance(outcome.payload, Tensor) and outcome.payload.shape == landing[row].shape:
@@ -77,6 +78,9 @@ def _unpack(packed: tuple[Any, ...]) -> Job:
     return Job(client, torch.empty(0), facts, steps, key, from_wire(down), from_wire(dials), from_wire(own))
 
 
+SURE_TO_FIT = 1 << 12  # bytes that a pipe takes whether or not its reader reads
+
+
 class Pool:
     """Spreads jobs over worker processes; each worker takes the next job as soon as it is free.
 
@@ -87,6 +91,7 @@ class Pool:
     name = "pool"
     serve = staticmethod(_serve)
     n_slots = 64  # models that jobs in flight start from, in shared memory
+    n_places = 2  # where a worker leaves its changes by turns
 
     def __init__(self, training: Training, data: FederatedData, workers: int) -> None:
         if workers < 1:
@@ -95,8 +100,8 @@ class Pool:
         context = multiprocessing.get_context("spawn")
         resource_tracker.ensure_running()  # its start would unblock what `_no_interrupts` blocks
         self.starts = torch.zeros(self.n_slots, training.net.size).share_memory_()
-        landing = torch.zeros(workers, 2, training.net.size).share_memory_()
-        self.landing: dict[Connection, Tensor] = {}  # [2, P]: where each worker leaves its changes
+        landing = torch.zeros(workers, self.n_places, training.net.size).share_memory_()
+        self.landing: dict[Connection, Tensor] = {}  # where each worker leaves its changes: [2, P]
         dataset = data.dataset
         for tensor in (dataset.x, dataset.y):
             tensor.share_memory_()
@@ -128,47 +133,50 @@ class Pool:
     def _run(self, jobs: Sequence[Job]) -> list[Outcome]:
         outcomes: list[Outcome | None] = [None] * len(jobs)
         rows = Rows(len(jobs))
-        slots = _Slots(self.starts)
-        # The longest first, so that no worker is left alone with a long job at the end.
-        queue = deque(sorted(range(len(jobs)), key=lambda i: (-jobs[i].steps, i)))
-        given: dict[Connection, deque[tuple[int, int]]] = {pipe: deque() for pipe in self.pipes}  # job, landing place
+        hand = _Hand(jobs, _Slots(self.starts), {pipe: deque() for pipe in self.pipes})
         try:
-            while queue or any(given.values()):
-                self._hand_out(jobs, queue, given, slots)
-                for ready in wait([pipe for pipe, waiting in given.items() if waiting]):
+            while hand.queue or any(hand.given.values()):
+                self._hand_out(hand)
+                for ready in wait([pipe for pipe, waiting in hand.given.items() if waiting]):
                     assert isinstance(ready, Connection)
-                    index, place = given[ready].popleft()
+                    index, place = hand.given[ready].popleft()
                     outcome = Outcome(*from_wire(self._receive(ready, jobs[index])))
                     if outcome.payload is None:
                         outcome = outcome._replace(payload=rows.put(index, self.landing[ready][place]))
                     outcomes[index] = outcome
-                    slots.give(jobs[index].start)
-        except BaseException:
-            self._abandon(given)
+                    hand.slots.give(jobs[index].start)
+        except Exception:
+            self._abandon(hand)
             raise
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def _hand_out(
-        self,
-        jobs: Sequence[Job],
-        queue: deque[int],
-        given: dict[Connection, deque[tuple[int, int]]],
-        slots: _Slots,
-    ) -> None:
-        """A job to everyone who has none, and a second one to everyone while there are more than workers."""
-        for most in (1, 2):
-            for pipe, waiting in given.items():
-                enough = len(queue) > (0 if most == 1 else len(given))
-                if enough and len(waiting) < most and slots.has_room(jobs[queue[0]].start):
-                    index = queue.popleft()
-                    place = 1 - waiting[-1][1] if waiting else 0
-                    message = (_pack(jobs[index]), slots.take(jobs[index].start), place)
-                    pipe.send_bytes(pickle.dumps(message, protocol=5))
-                    waiting.append((index, place))
+    def _hand_out(self, hand: _Hand) -> None:
+        """A job to everyone who has none, then a second one to whoever has no more than a share of what is left.
 
-    def _abandon(self, given: dict[Connection, deque[tuple[int, int]]]) -> None:
+        The second waits in the pipe while the first is trained, so it goes ahead only if it is sure to fit there: this
+        process must not wait for a worker that waits for it.
+        """
+        for ahead in (False, True):
+            for pipe, waiting in hand.given.items():
+                if not hand.queue or not hand.slots.has_room(hand.jobs[hand.queue[0]].start):
+                    return
+                if len(waiting) > ahead or (ahead and not hand.fair(pipe)):
+                    continue
+                index, place = hand.queue[0], 1 - waiting[-1][1] if waiting else 0
+                job = hand.jobs[index]
+                packed = pickle.dumps(_pack(job), protocol=5)
+                if ahead and len(packed) > SURE_TO_FIT:
+                    return
+                hand.queue.popleft()
+                try:
+                    pipe.send_bytes(pickle.dumps((packed, hand.slots.take(job.start), place), protocol=5))
+                except OSError:
+                    raise _died(job) from None
+                waiting.append((index, place))
+
+    def _abandon(self, hand: _Hand) -> None:
         """Waits for jobs under way, so that nobody takes their outcomes for those of later ones."""
-        for pipe, waiting in given.items():
+        for pipe, waiting in hand.given.items():
             with contextlib.suppress(EOFError, OSError):
                 for _ in waiting:
                     pipe.recv_bytes()
@@ -177,10 +185,7 @@ class Pool:
         try:
             reply = pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
-            raise TrainingError(
-                f"A worker process died while training client {job.client}, perhaps for lack of memory; "
-                "use fewer workers (workers=...) or executor=loop."
-            ) from None
+            raise _died(job) from None
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -196,6 +201,28 @@ class Pool:
                 process.terminate()
                 process.join()
         self.pipes, self.processes = [], []
+
+
+def _died(job: Job) -> TrainingError:
+    return TrainingError(
+        f"A worker process died while training client {job.client}, perhaps for lack of memory; "
+        "use fewer workers (workers=...) or executor=loop."
+    )
+
+
+class _Hand:
+    """The jobs of a run: those still to be handed out, and which worker has which."""
+
+    def __init__(self, jobs: Sequence[Job], slots: _Slots, given: dict[Connection, deque[tuple[int, int]]]) -> None:
+        self.jobs, self.slots = jobs, slots
+        self.given = given  # the jobs of each worker, oldest first, with the place where it leaves its changes
+        # The longest first, so that no worker is left alone with a long job at the end.
+        self.queue = deque(sorted(range(len(jobs)), key=lambda i: (-jobs[i].steps, i)))
+
+    def fair(self, pipe: Connection) -> bool:
+        """Whether a worker has no more to do than an equal share of what nobody has yet."""
+        left = sum(self.jobs[i].steps for i in self.queue)
+        return sum(self.jobs[i].steps for i, _ in self.given[pipe]) * len(self.given) <= left
 
 
 class _Slots:
