@@ -178,6 +178,7 @@ def test_jobs_go_ahead_to_a_worker_only_within_its_share() -> None:
         slots = _Slots(torch.zeros(2, 3))
         hand = _Hand([job._replace(steps=n) for n in steps], slots, {pipe: deque() for pipe in pipes})
         Pool._hand_out(Pool.__new__(Pool), hand)
+        assert all([place for _, place in given] == [0, 1][: len(given)] for given in hand.given.values())
         return [[steps[i] for i, _ in hand.given[pipe]] for pipe in pipes]
 
     assert handed_out([1000, 600, 500, 1, 1]) == [[1000], [600]]

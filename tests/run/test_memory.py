@@ -12,8 +12,11 @@ import torch
 
 from motley.client.trainer import Outcome
 from motley.core.types import stack_rows
+from motley.fleet.fleet import Fate
+from motley.run.charges import Ticket
 from motley.run.executors.memory import keep_memory
-from motley.run.executors.outcomes import Rows, apart
+from motley.run.executors.outcomes import Rows
+from motley.run.flights import Flying
 from motley.run.runner import Run
 from tests import tiny
 
@@ -57,6 +60,9 @@ def test_a_run_is_freed_with_its_last_use_though_the_collector_never_looks() -> 
 
 
 def test_what_is_held_back_no_longer_keeps_its_round() -> None:
-    rows = torch.zeros(4, 3).unbind()
-    kept = apart(Outcome(rows[1], torch.ones(1), {}, {}, torch.zeros(())))
-    assert kept.payload.untyped_storage().nbytes() == 3 * 4
+    run = Run(tiny.experiment(), None)
+    flight = Flying(Ticket(2, 1, run.fed.weights, {}, {}, 1.0, 1.0, 1.0, 1.0, 0.1, 0.0, Fate(delay_rounds=1)), 0)
+    flight.outcome = Outcome(torch.zeros(4, 3).unbind()[1], torch.ones(1), {}, {}, torch.zeros(()))
+    run.fed._hold(flight)
+    assert flight.outcome.payload.untyped_storage().nbytes() == 3 * 4
+    run.close()
