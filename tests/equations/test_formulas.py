@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from motley.client.correct import clip_gradient
 from motley.client.optimizer import make_optimizer
-from motley.client.trainer import Span, minibatches, n_steps, span_of
+from motley.client.trainer import Span, minibatches, n_steps, n_steps_each, span_of
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Part
@@ -171,6 +172,7 @@ def test_local_optimizers_are_torch_optim(spec: str, theirs: Any) -> None:
 )
 def test_steps_of_fractional_epochs(epochs: float, n: int, batch: int, steps: int) -> None:
     assert n_steps(epochs, n, batch) == steps
+    assert n_steps_each(np.array([epochs, epochs]), np.array([n, n]), batch).tolist() == [steps, steps]
 
 
 def test_minibatches_pass_over_all_samples_each_epoch() -> None:

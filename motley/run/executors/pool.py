@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from motley.client.trainer import Outcome, Training
 from motley.core.errors import InputError, MotleyError, TrainingError
+from motley.core.types import tree_bytes
 from motley.data.federated import FederatedData
 from motley.run.executors.base import EXECUTORS, Job, n_cores
 from motley.run.executors.loop import one_thread, run_job
@@ -54,8 +55,7 @@ def _work(serve: Callable[..., None], pipe: Connection, *given: Any) -> None:
 def _serve(pipe: Connection, training: Training, data: FederatedData, starts: Tensor, landing: Tensor) -> None:
     """Receives a job, trains it, sends the outcome, again and again; changes of weights stay in ``landing[row]``."""
     while message := pipe.recv_bytes():
-        packed, slot, row = pickle.loads(message)
-        job = pickle.loads(packed)
+        job, slot, row = pickle.loads(message)
         try:
             outcome = run_job(training, data, _unpack(job)._replace(start=starts[slot].clone()))
             if isinstance(outcome.payload, Tensor) and outcome.payload.shape == landing[row].shape:
@@ -73,12 +73,17 @@ def _pack(job: Job) -> tuple[Any, ...]:
     return (job.client, job.facts, job.steps, job.key, *map(to_wire, (job.down, job.dials, job.own)))
 
 
+def _bulk(job: Job) -> int:
+    """Bytes of the arrays that travel with a job."""
+    return job.facts.labels.nbytes + tree_bytes((job.down, job.dials, job.own))
+
+
 def _unpack(packed: tuple[Any, ...]) -> Job:
     client, facts, steps, key, down, dials, own = packed
     return Job(client, torch.empty(0), facts, steps, key, from_wire(down), from_wire(dials), from_wire(own))
 
 
-SURE_TO_FIT = 1 << 12  # bytes that a pipe takes whether or not its reader reads
+SURE_TO_FIT = 1 << 12  # bytes of arrays that a pipe takes whether or not its reader reads
 
 
 class Pool:
@@ -164,12 +169,12 @@ class Pool:
                     continue
                 index, place = hand.queue[0], 1 - waiting[-1][1] if waiting else 0
                 job = hand.jobs[index]
-                packed = pickle.dumps(_pack(job), protocol=5)
-                if ahead and len(packed) > SURE_TO_FIT:
+                if ahead and _bulk(job) > SURE_TO_FIT:
                     return
                 hand.queue.popleft()
+                message = pickle.dumps((_pack(job), hand.slots.take(job.start), place), protocol=5)
                 try:
-                    pipe.send_bytes(pickle.dumps((packed, hand.slots.take(job.start), place), protocol=5))
+                    pipe.send_bytes(message)
                 except OSError:
                     raise _died(job) from None
                 waiting.append((index, place))
