@@ -19,30 +19,35 @@ _HOMES = {
     "Dataset": "motley.data.dataset",
     "FederatedData": "motley.data.federated",
     "InputError": "motley.core.errors",
+    "Listener": "motley.runtime.listeners",
     "Method": "motley.core.part",
     "MotleyError": "motley.core.errors",
     "Network": "motley.core.network",
     "Part": "motley.core.part",
-    "Recipe": "motley.run.recipe",
-    "Result": "motley.run.runner",
+    "Problem": "motley.core.problem",
+    "Recipe": "motley.runtime.recipe",
+    "Result": "motley.runtime.launch",
     "TrainingError": "motley.core.errors",
     "compose": "motley.core.part",
-    "load_recipe": "motley.run.recipe",
+    "load_recipe": "motley.runtime.recipe",
     "part": "motley.core.part",
-    "resume": "motley.run.runner",
-    "train": "motley.run.training",
+    "resume": "motley.runtime.launch",
+    "run": "motley.runtime.launch",
+    "train": "motley.runtime.train",
 }
-_PACKAGES = ("methods", "parts", "run")
+_PACKAGES = ("methods", "parts")
 
 __all__ = [
     "ConflictError",
     "Dataset",
     "FederatedData",
     "InputError",
+    "Listener",
     "Method",
     "MotleyError",
     "Network",
     "Part",
+    "Problem",
     "Recipe",
     "Result",
     "TrainingError",
@@ -62,12 +67,14 @@ if TYPE_CHECKING:
     from motley.core.errors import ConflictError, InputError, MotleyError, TrainingError
     from motley.core.network import Network
     from motley.core.part import Method, Part, compose, part
+    from motley.core.problem import Problem
     from motley.data.dataset import Dataset
     from motley.data.federated import FederatedData
-    from motley.run.recipe import Recipe
-    from motley.run.recipe import load as load_recipe
-    from motley.run.runner import Result, resume, run
-    from motley.run.training import train
+    from motley.runtime.launch import Result, resume, run
+    from motley.runtime.listeners import Listener
+    from motley.runtime.recipe import Recipe
+    from motley.runtime.recipe import load as load_recipe
+    from motley.runtime.train import train
 
 
 def __getattr__(name: str) -> Any:

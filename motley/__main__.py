@@ -1,6 +1,6 @@
 """``python -m motley`` is the command ``motley``."""
 
-from motley.cli import main
+from motley.commands.cli import main
 
 if __name__ == "__main__":
     main()

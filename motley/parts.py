@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import motley.methods  # noqa: F401  (registers the parts)
+import motley.methods  # noqa: F401  (its rooms register the parts)
 from motley.core.part import PARTS, Part
 
 

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from motley.core.codec import Content
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Method
-from motley.core.types import Updates
+from motley.core.problem import Problem
+from motley.core.schedule import value_at
+from motley.core.tasks import NOTHING, Assignment, Failed, Finished, Weights
+from motley.core.types import Data, Updates
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData, Partition
+from motley.engine.executor import Executor, Own
 from motley.fleet.fleet import Fate, Fates, Fleet
 from motley.nets.zoo import build
-from motley.run.experiment import Experiment, prepare
-from motley.run.recipe import Recipe
-from motley.run.runner import Result, Run
+from motley.runtime.experiment import Experiment, Given, prepare
+from motley.runtime.launch import Result, Run
+from motley.runtime.recipe import Recipe
 
 SIZES = (7, 16, 5, 21, 10, 13)
 CLASSES = 4
+T = TypeVar("T")
+
+
+def filled(hook: T | None) -> T:
+    """A hook that a part is known to fill."""
+    assert hook is not None
+    return hook
 
 
 def updates_of(delta: Tensor, trained: Tensor, **fields: Any) -> Updates:
@@ -32,6 +46,14 @@ def updates_of(delta: Tensor, trained: Tensor, **fields: Any) -> Updates:
     plain |= {"start": torch.zeros_like(delta), "delta": delta, "trained": trained, "extras": {}}
     given = {name: torch.tensor(value) if isinstance(value, list) else value for name, value in fields.items()}
     return Updates(**{**plain, **given})
+
+
+def dials_at(method: Method, number: int = 1) -> dict[str, dict[str, Tensor]]:
+    """The parts' numbers in a round, as client hooks read them."""
+    return {
+        part.name: {key: torch.tensor(value_at(value, number)) for key, value in part.dials.items()}
+        for part in method.parts
+    }
 
 
 def dataset(n_features: int = 9, n_classes: int = CLASSES, n: int = sum(SIZES), seed: int = 1) -> Dataset:
@@ -51,6 +73,15 @@ def data(sizes: tuple[int, ...] = SIZES, **options: Any) -> FederatedData:
     return FederatedData(whole, Partition.of(np.split(order, np.cumsum(sizes)[:-1])))
 
 
+def numbers(n_targets: int = 1) -> FederatedData:
+    """The same with targets that are numbers: [N], or [N, D]."""
+    whole = data()
+    d = whole.dataset
+    maps = torch.randn(d.x.shape[1], n_targets, generator=torch.Generator().manual_seed(0)) / 3
+    y, test_y = (torch.tanh(x @ maps).squeeze(-1) for x in (d.x, d.test_x))
+    return FederatedData(replace(d, y=y, test_y=test_y, n_classes=0), whole.partition)
+
+
 def image_data(sizes: tuple[int, ...] = SIZES) -> FederatedData:
     """The same as images of one channel, 8 x 8."""
     flat = data(sizes, n_features=64)
@@ -61,7 +92,29 @@ def image_data(sizes: tuple[int, ...] = SIZES) -> FederatedData:
 
 def network(federated: FederatedData, hidden: tuple[int, ...] = (6, 5)) -> Network:
     spec = f"mlp(hidden={list(hidden)})"
-    return build(spec, federated.dataset.input_shape, CLASSES, 0, Key.root(3).fold("init"))
+    return build(spec, federated.dataset.input_shape, federated.dataset.n_outputs, 0, Key.root(3).fold("init"))
+
+
+def assignment(client: int, *, net: Network, epochs: float = 1.0, down: Any = None, **fields: Any) -> Assignment:
+    """A task of round 1 that begins with the network's own weights."""
+    given = {"floor": epochs, "partial": False, "lr": 0.1, "key": Key.root(0), "dials": {}, **fields}
+    sent = NOTHING if down is None else Content(down)
+    return Assignment(f"1.{client}", client, 1, Weights(net.initial()), sent, epochs=epochs, **given)
+
+
+class Watched:
+    """An executor that notes which tasks were trained together: ``Run(e, executor=Watched(executor_of(e)))``."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner, self.name, self.device = inner, inner.name, inner.device
+        self.batches: list[list[Assignment]] = []
+
+    def submit(self, assignments: Sequence[Assignment], own: Own) -> Iterator[Finished | Failed]:
+        self.batches.append(list(assignments))
+        return self.inner.submit(assignments, own)
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 class OneByOne:
@@ -160,13 +213,16 @@ def experiment(
     fleet: Fleet | None = None,
     federated: FederatedData | None = None,
     net: Network | None = None,
+    problem: Problem | None = None,
+    public: Data | None = None,
     **changes: Any,
 ) -> Experiment:
+    """``public`` are samples that the server holds; ``changes`` are keys of the recipe."""
     federated = federated or data()
-    net = net or network(federated)
-    return prepare(recipe(**changes), data=federated, net=net, method=method, fleet=fleet)
+    given = Given(federated, net or network(federated), method, fleet, problem, public)
+    return prepare(recipe(**changes), given)
 
 
 def run(method: Method | None = None, **given: Any) -> Result:
     """Runs it in memory."""
-    return Run(experiment(method, **given), None).go()
+    return Run(experiment(method, **given)).go()

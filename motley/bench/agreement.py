@@ -19,14 +19,15 @@ import motley.methods  # noqa: F401  (registers parts and methods)
 from motley.core.errors import UnknownNameError
 from motley.core.keys import Key
 from motley.core.part import PARTS, Method, compose
+from motley.core.types import Data
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData, Partition
 from motley.fleet.fleet import Fates, Fleet
 from motley.methods import METHODS
 from motley.nets.zoo import build
-from motley.run.experiment import Experiment, prepare
-from motley.run.recipe import Recipe
-from motley.run.runner import Run
+from motley.runtime.experiment import Experiment, Given, prepare
+from motley.runtime.launch import Run
+from motley.runtime.recipe import Recipe
 
 Row = dict[str, Any]
 MODELS = {"mlp": "mlp(hidden=[12])", "cnn": "cnn_ama(channels=[3, 4], hidden=[10], padding=2)"}
@@ -84,6 +85,11 @@ def tiny_data(image: bool) -> FederatedData:
     return FederatedData(dataset, Partition.of(np.split(order, np.cumsum(SIZES)[:-1])))
 
 
+def _public(data: FederatedData) -> Data:
+    """Samples of the server's own, for parts that need some."""
+    return Data(data.dataset.test_x, data.dataset.test_y)
+
+
 def tiny_fleet() -> Fleet:
     """Devices up to six times apart, half of them limited, two of which stop early."""
     speed = 1e6 * np.linspace(1, 6, len(SIZES))
@@ -98,7 +104,7 @@ def tiny_experiment(method: Method, model: str, **settings: Any) -> Experiment:
     net = build(MODELS[model], data.dataset.input_shape, CLASSES, 0, Key.root(3).fold("init"))
     base: dict[str, Any] = {"rounds": ROUNDS, "cohort": 5, "epochs": 2.5, "batch_size": 4, "lr": 0.05, "seed": 5}
     recipe = Recipe(**{**base, "optimizer": "sgd(momentum=0.5)", "evaluate_every": ROUNDS, **settings})
-    return prepare(recipe, data=data, net=net, method=method, fleet=tiny_fleet())
+    return prepare(recipe, Given(data, net, method, tiny_fleet(), public=_public(data)))
 
 
 def _trained(method: Method, model: str, **settings: Any) -> tuple[Tensor, list[int]]:

@@ -8,15 +8,17 @@ import numpy as np
 import torch
 
 from motley.client.optimizer import make_optimizer
-from motley.client.trainer import Training, n_steps
+from motley.client.site import Devices, Site
+from motley.client.trainer import Training
+from motley.core.codec import Content
 from motley.core.errors import UnknownNameError
 from motley.core.keys import Key
-from motley.core.types import Tree
+from motley.core.tasks import NOTHING, Assignment, Weights
 from motley.data.dataset import Dataset, Scaling
 from motley.data.federated import FederatedData, Partition
+from motley.fleet.fleet import Fleet
 from motley.methods import make_method
 from motley.nets.zoo import build
-from motley.run.executors.base import FactsRow, Job
 
 
 @dataclass(frozen=True)
@@ -109,19 +111,21 @@ def make_training(case: Case, data: FederatedData, key: Key, precision: str = "f
     return Training(net, make_method(case.method), make_optimizer(case.optimizer), case.batch_size, precision)
 
 
-def make_jobs(
-    case: Case, data: FederatedData, start: torch.Tensor, key: Key, number: int, down: dict[str, Tree] | None = None
-) -> list[Job]:
-    """The jobs of one round."""
-    clients = key.fold("select", number).generator().choice(case.population, case.cohort, replace=False)
-    shared: dict[str, Tree] = down if down is not None else {}
-    dials: dict[str, dict[str, torch.Tensor]] = {}
-    jobs = []
-    for client in clients.tolist():
-        n = data.partition.size(client)
-        steps = n_steps(case.epochs, n, case.batch_size)
-        facts = FactsRow(
-            client, number, float(n), data.labels_of(client), case.lr, case.epochs, float(steps), 0.0, 1.0, 1.0
+def make_site(case: Case, data: FederatedData, key: Key, precision: str = "float32") -> Site:
+    """Where the clients of a case train, on equal devices."""
+    training = make_training(case, data, key, precision)
+    fleet = Fleet.ideal(data.n_clients, key.fold("fleet"))
+    return Site(training, data, Devices.of(fleet, 1.0, 4 * training.net.size))
+
+
+def make_tasks(case: Case, start: Weights, key: Key, number: int, down: Content = NOTHING) -> list[Assignment]:
+    """The tasks of one round."""
+    clients = key.fold("select", number).generator().choice(case.population, case.cohort, replace=False).tolist()
+    epochs = float(case.epochs)
+    return [
+        Assignment(
+            f"{number}.{client}", client, number, start, down, {}, epochs, epochs, False, case.lr,
+            key.fold("client", number, client),
         )
-        jobs.append(Job(client, start, facts, steps, key.fold("client", number, client), shared, dials, None))
-    return jobs
+        for client in clients
+    ]  # fmt: skip

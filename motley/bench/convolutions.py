@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from motley.bench.workload import precision
+from motley.bench.workloads import precision
+from motley.core.acceleration import available
 from motley.core.errors import InputError, UnknownNameError
-from motley.core.kernels import available
 from motley.core.keys import Key
+from motley.engine.batched.trace import Captured
+from motley.engine.kernels.kernel_check import error, slopes
 from motley.nets.zoo import build
-from motley.run.executors.trace import Captured
-from motley.run.executors.trust import error, slopes
 
 Row = dict[str, Any]
 REPEATS = 20

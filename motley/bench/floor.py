@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from motley.client.site import Site
 from motley.core.network import Network
-from motley.data.federated import FederatedData
+from motley.core.tasks import Assignment
 from motley.nets.cost import cost_of, flops
-from motley.run.executors.base import Job
 
 
 class Ceilings(NamedTuple):
@@ -93,19 +93,19 @@ def output_numbers(net: Network, x: Tensor) -> float:
     return float(sum(sizes))
 
 
-def passes(job: Job, batch_size: int) -> int:
-    """Samples a job trains on, each counted as often as it is."""
-    n = int(job.facts.n)
-    whole, left = divmod(job.steps, -(-n // batch_size))
+def passes(n: int, steps: int, batch_size: int) -> int:
+    """Samples that some steps of a client with n samples train on, each counted as often as it is."""
+    whole, left = divmod(steps, -(-n // batch_size))
     return whole * n + min(left * batch_size, n)
 
 
-def work_of(net: Network, data: FederatedData, jobs: Sequence[Job], batch_size: int) -> Work:
+def work_of(site: Site, tasks: Sequence[Assignment]) -> Work:
     """Operations and bytes of a round of plain training."""
-    dataset = data.dataset
+    dataset, net, facts = site.data.dataset, site.training.net, site.facts(tasks)
     first = dataset.inputs(dataset.x[:1])
-    samples = sum(passes(job, batch_size) for job in jobs)
-    steps = sum(job.steps for job in jobs)
+    counts = list(zip(facts.n.tolist(), facts.steps.tolist(), strict=True))
+    samples = sum(passes(int(n), int(steps), site.training.batch_size) for n, steps in counts)
+    steps = int(facts.steps.sum())
     stored = dataset.x[0].numel() * dataset.x.element_size()
     moved = 3 * 4.0 * net.size * steps + samples * (stored + 3 * 4.0 * output_numbers(net, first))
     return Work(samples * flops(cost_of(net, first)), moved)

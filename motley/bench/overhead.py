@@ -17,16 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from motley.core.keys import Key, fold_in, permutation
-from motley.core.network import Network
 from motley.core.types import Data
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData
-from motley.data.partition import make_partition
+from motley.data.partitioning import make_partition
+from motley.engine.loop import one_thread
 from motley.nets.zoo import build
-from motley.run.executors.loop import one_thread
-from motley.run.experiment import prepare
-from motley.run.recipe import Recipe, load
-from motley.run.runner import Run
+from motley.runtime.experiment import Given, prepare
+from motley.runtime.launch import Run
+from motley.runtime.recipe import Recipe, load
 
 
 class Case(NamedTuple):
@@ -109,8 +108,8 @@ def measure(case: Case, repeats: int = 5) -> dict[str, Any]:
     theirs: list[float] = []
     with one_thread():
         for turn in range(repeats + 1):
-            run = _prepared(recipe, data, net)
-            mine = _cpu_ms(run.fed_round)
+            run = Run(prepare(recipe, Given(data=data, net=net)))
+            mine = _cpu_ms(run.bare_rounds)
             other = _cpu_ms(lambda: bare.round(1, list(range(case.clients))))
             if turn:  # the first warms up
                 ours.append(mine)
@@ -123,22 +122,6 @@ def measure(case: Case, repeats: int = 5) -> dict[str, Any]:
         "ms_per_round_bare": round(statistics.median(theirs), 2),
         "ratio_to_bare_loop": round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3),
     }
-
-
-class _Prepared(NamedTuple):
-    run: Run
-
-    def fed_round(self) -> None:
-        """One round through the protocol, without evaluation and records."""
-        from motley.run.runner import _drive
-
-        fed = self.run.fed
-        fed.after_round = None
-        fed.loop.run(_drive("synchronous", fed))
-
-
-def _prepared(recipe: Recipe, data: FederatedData, net: Network) -> _Prepared:
-    return _Prepared(Run(prepare(recipe, data=data, net=net), None))
 
 
 def overhead(repeats: int = 5) -> list[dict[str, Any]]:

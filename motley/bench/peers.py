@@ -13,9 +13,9 @@ import torch
 
 from motley.bench import peers_flower, peers_pfl, peers_process
 from motley.bench.cases import case_named
-from motley.bench.workload import Plan, Timing, Workload, bare, motley, precision
+from motley.bench.workloads import Plan, Timing, Workload, bare, motley, precision
 from motley.core.errors import InputError, MotleyError
-from motley.run.executors import EXECUTORS
+from motley.engine import EXECUTORS
 
 CASES = ("cifar10_pfl", "fedsae_logistic", "rebafl_cnn")
 PEERS = {peer.NAME: peer for peer in (peers_pfl, peers_flower)}

@@ -16,7 +16,7 @@ from typing import Any
 from torch import nn
 
 from motley.bench import peers_process
-from motley.bench.workload import Plan, Timing, Workload, descend, plainly
+from motley.bench.workloads import Plan, Timing, Workload, descend, plainly
 
 NAME = "flower"
 _ACTORS = "MOTLEY_BENCH_ACTORS"

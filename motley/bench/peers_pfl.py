@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from motley.bench import peers_process
-from motley.bench.workload import Plan, Stopwatch, Timing, Workload, plainly
+from motley.bench.workloads import Plan, Stopwatch, Timing, Workload, plainly
 
 NAME = "pfl"
 

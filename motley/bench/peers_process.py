@@ -16,7 +16,7 @@ from typing import IO, Any
 import torch
 
 import motley
-from motley.bench.workload import Plan, Timing, Workload
+from motley.bench.workloads import Plan, Timing, Workload
 from motley.core.errors import TrainingError
 
 LIMIT = 300.0  # seconds a peer may take for all plans

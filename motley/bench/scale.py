@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from motley.bench.memory import held_bytes, peak_mb
+from motley.bench.memory_use import held_bytes, peak_mb
 from motley.core.errors import UnknownNameError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset, Scaling
 from motley.data.federated import FederatedData, Partition
+from motley.engine.device import pick
 from motley.fleet import Fleet
 from motley.nets.zoo import build
-from motley.run.executors.place import pick
-from motley.run.experiment import prepare
-from motley.run.recipe import load
-from motley.run.runner import Run, _drive
+from motley.runtime.experiment import Given, prepare
+from motley.runtime.launch import Run
+from motley.runtime.recipe import load
 
 Row = dict[str, Any]
 COHORTS = (10, 50, 200, 1000, 3000, 10_000)
@@ -78,7 +78,7 @@ def make_run(task: Task, population: int, cohort: int, rounds: int, device: str)
             "workers": 1,
         }
     )
-    return Run(prepare(recipe, data=data, net=net, fleet=Fleet.ideal(population, Key.root(2))), None)
+    return Run(prepare(recipe, Given(data, net, fleet=Fleet.ideal(population, Key.root(2)))))
 
 
 def seconds_of_rounds(run: Run) -> list[float]:
@@ -90,8 +90,7 @@ def seconds_of_rounds(run: Run) -> list[float]:
             torch.cuda.synchronize()
         stamps.append(time.perf_counter())
 
-    run.fed.after_round = stamp
-    run.fed.loop.run(_drive("synchronous", run.fed))
+    run.bare_rounds(stamp)
     return [b - a for a, b in pairwise(stamps)]
 
 
@@ -103,7 +102,7 @@ def by_cohort(task: Task, cohort: int, rounds: int, device: str) -> Row:
     try:
         seconds = statistics.median(seconds_of_rounds(run)[WARMUP:])
     finally:
-        run.executor.close()
+        run.close()
     steps = cohort * task.epochs * -(-task.samples // task.batch_size)
     return {
         "case": task.name,
@@ -127,7 +126,7 @@ def by_population(task: Task, population: int, rounds: int, device: str, cohort:
     try:
         seconds = statistics.median(seconds_of_rounds(run)[WARMUP:])
     finally:
-        run.executor.close()
+        run.close()
     idle = (_beside_samples(run) - _beside_samples(_few(task, cohort, device))) / (population - FEW)
     steps = cohort * task.epochs * -(-task.samples // task.batch_size)
     return {
@@ -150,7 +149,7 @@ def _few(task: Task, cohort: int, device: str) -> Run:
     """The same run with few clients, to tell what does not grow with their number."""
     run = make_run(task, FEW, min(cohort, FEW), WARMUP + 1, device)
     seconds_of_rounds(run)
-    run.executor.close()
+    run.close()
     return run
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.ranges import Positive
-from motley.core.types import Client, Data, Facts, Round, Setting, Tree, Updates
+from motley.core.types import Client, Data, Facts, Mine, Round, Setting, Tree, Updates
 
 
 @part("correct")
@@ -17,7 +17,6 @@ def control_variates() -> Part:
 
     Client: ``c_k+ = c_k - c + (w_t - w_k) / (steps * lr)``. Server: ``c = c + sum_k (c_k+ - c_k) / N``.
     """
-    name = "control_variates"
 
     def init(setting: Setting) -> Tree:
         return {"c": torch.zeros_like(setting.params), "n_clients": torch.tensor(float(setting.n_clients))}
@@ -28,16 +27,16 @@ def control_variates() -> Part:
     def keep(net: Network, start: Tensor, facts: Facts) -> Tree:
         return torch.zeros_like(start)
 
-    def gradient(c: Client, grad: Tensor) -> Tensor:
-        return grad - c.own[name] + c.down[name]
+    def gradient(c: Client, me: Mine, grad: Tensor) -> Tensor:
+        return grad - me.own + me.down
 
-    def report(c: Client, data: Data) -> tuple[Client, Tree]:
-        change = (c.start - c.params) / (c.facts.steps * c.facts.lr) - c.down[name]
+    def report(c: Client, me: Mine, data: Data) -> tuple[Client, Tree]:
+        change = (c.start - c.params) / (c.facts.steps * c.facts.lr) - me.down
         change = change * c.net.layout.expand(c.trained)
-        return c.keep(name, c.own[name] + change), change
+        return me.keep(c, me.own + change), change
 
     def observe(s: Tree, rnd: Round, updates: Updates) -> Tree:
-        return {**s, "c": s["c"] + updates.extras[name].sum(0) / s["n_clients"]}
+        return {**s, "c": s["c"] + updates.extra.sum(0) / s["n_clients"]}
 
     return Part(init=init, send=send, keep=keep, gradient=gradient, report=report, observe=observe)
 
@@ -46,7 +45,7 @@ def control_variates() -> Part:
 def clip_gradient(norm: Positive = 10.0) -> Part:
     """Scales a minibatch gradient down to a largest Euclidean norm."""
 
-    def gradient(c: Client, grad: Tensor) -> Tensor:
+    def gradient(c: Client, me: Mine, grad: Tensor) -> Tensor:
         return grad * (norm / grad.norm().clamp_min(1e-12)).clamp_max(1.0)
 
     return Part(gradient=gradient)

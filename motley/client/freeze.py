@@ -8,7 +8,7 @@ from torch import Tensor
 from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.ranges import NotNegative, Positive, Share
-from motley.core.types import Client, Facts, Round, Setting, Tree, Updates
+from motley.core.types import Client, Facts, Mine, Round, Setting, Tree, Updates
 
 
 @part("trainable", neutral={"beta": 0.0}, example={"beta": 50.0, "deadline": 1e-6})
@@ -23,7 +23,6 @@ def freeze_prefix(beta: NotNegative = 4.0, deadline: Positive | None = None, ema
     weights back, trains the others on, and sends those alone. tau_n is its own forecast: download, one whole epoch, the
     other epochs without the frozen layers' backward pass, upload of the rest.
     """
-    name = "freeze_prefix"
 
     def init(setting: Setting) -> Tree:
         cost = setting.frozen_cost if setting.frozen_cost is not None else torch.ones(setting.net.n_layers)
@@ -33,10 +32,10 @@ def freeze_prefix(beta: NotNegative = 4.0, deadline: Positive | None = None, ema
     def send(s: Tree, rnd: Round) -> Tree:
         return s
 
-    def epoch(c: Client) -> Client:
+    def epoch(c: Client, me: Mine) -> Client:
         importance = layer_importance(c.net, c.start, c.params)
-        seconds = forecast(c.net, c.facts, c.down[name]["cost"])
-        frozen = layers_to_freeze(importance, seconds, c.down[name]["deadline"], beta)
+        seconds = forecast(c.net, c.facts, me.down["cost"])
+        frozen = layers_to_freeze(importance, seconds, me.down["deadline"], beta)
         layers = torch.arange(c.net.n_layers, device=c.params.device)
         trained = torch.where(c.epoch == 1.0, c.trained * (layers >= frozen), c.trained)
         params = torch.where(c.net.layout.expand(trained) > 0, c.params, c.start)

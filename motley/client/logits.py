@@ -22,10 +22,12 @@ from torch.nn.functional import pad
 
 from motley.core.part import Part, part
 from motley.core.ranges import NotNegativeSchedule, ShareSchedule
-from motley.core.types import Batch, Client, Output
+from motley.core.types import Batch, Client, Mine, Output
 
 MASKED = -1e9
 """The offset of a class that must not be predicted."""
+
+LABELS = ("labels",)
 
 _TWICE = "both correct the logits for the client's label counts, which would count them twice"
 
@@ -55,24 +57,23 @@ def relaxed_balanced_softmax(eps: NotNegativeSchedule = 0.01) -> Part:
     ``loss = -log(p[y] exp(z[y]) / sum_c p[c] exp(z[c]))`` with ``p = (1 - eps) * n_c / n + eps / C``. eps = 0 is the
     balanced softmax (classes the client has not are masked), eps = 1 the plain one. Inference uses the plain softmax.
     """
-    name = "relaxed_balanced_softmax"
 
-    def logits(c: Client, batch: Batch, z: Tensor) -> Tensor:
-        return z + prior_offsets(label_counts(c, z.shape[-1]), c.dials[name]["eps"])
+    def logits(c: Client, me: Mine, batch: Batch, logits: Tensor) -> Tensor:
+        return logits + prior_offsets(label_counts(c, logits.shape[-1]), me.dials["eps"])
 
-    return Part(logits=logits, dials={"eps": eps}, refuses={"restricted_softmax": _TWICE, "logit_calibration": _TWICE})
+    twice = {"restricted_softmax": _TWICE, "logit_calibration": _TWICE}
+    return Part(logits=logits, needs=LABELS, dials={"eps": eps}, refuses=twice)
 
 
 @part("objective", neutral={"alpha": 1.0}, example={"alpha": 0.5})
 def restricted_softmax(alpha: NotNegativeSchedule = 0.5) -> Part:
     """Shrinks the logits of classes the client has not: ``alpha * z[c]`` where n_c = 0 (FedRS, Li and Zhan 2021)."""
-    name = "restricted_softmax"
 
-    def logits(c: Client, batch: Batch, z: Tensor) -> Tensor:
-        present = label_counts(c, z.shape[-1]) > 0
-        return z * torch.where(present, torch.ones_like(z[0]), c.dials[name]["alpha"].to(z.dtype))
+    def logits(c: Client, me: Mine, batch: Batch, logits: Tensor) -> Tensor:
+        present = label_counts(c, logits.shape[-1]) > 0
+        return logits * torch.where(present, torch.ones_like(logits[0]), me.dials["alpha"].to(logits.dtype))
 
-    return Part(logits=logits, dials={"alpha": alpha}, refuses={"logit_calibration": _TWICE})
+    return Part(logits=logits, needs=LABELS, dials={"alpha": alpha}, refuses={"logit_calibration": _TWICE})
 
 
 @part("objective", neutral={"tau": 0.0}, example={"tau": 1.0})
@@ -82,15 +83,14 @@ def logit_calibration(tau: NotNegativeSchedule = 1.0) -> Part:
     A class the client has not would get minus infinity; it is masked. With equally many samples of each of its classes
     a client's loss is therefore that of the balanced softmax.
     """
-    name = "logit_calibration"
 
-    def logits(c: Client, batch: Batch, z: Tensor) -> Tensor:
-        counts = label_counts(c, z.shape[-1])
-        strength = c.dials[name]["tau"]
+    def logits(c: Client, me: Mine, batch: Batch, logits: Tensor) -> Tensor:
+        counts = label_counts(c, logits.shape[-1])
+        strength = me.dials["tau"]
         absent = torch.where(strength > 0, MASKED, 0.0).to(counts.dtype)
-        return z + shifted(torch.where(counts > 0, -strength * counts.clamp_min(1.0) ** -0.25, absent))
+        return logits + shifted(torch.where(counts > 0, -strength * counts.clamp_min(1.0) ** -0.25, absent))
 
-    return Part(logits=logits, dials={"tau": tau})
+    return Part(logits=logits, needs=LABELS, dials={"tau": tau})
 
 
 @part("objective", neutral={"eps": 0.0}, example={"eps": 0.1})
@@ -100,11 +100,10 @@ def label_smoothing(eps: ShareSchedule = 0.1) -> Part:
     Cross-entropy with these targets is the usual one plus ``eps * (z[y] - mean_c z[c])``, because the normaliser
     cancels; so it composes with any offsets. The mean runs over the raw logits, masked classes included.
     """
-    name = "label_smoothing"
 
-    def penalty(c: Client, batch: Batch, out: Output) -> Tensor:
+    def penalty(c: Client, me: Mine, batch: Batch, out: Output) -> Tensor:
         z = out.logits
         gap = z.gather(-1, batch.y.unsqueeze(-1)).squeeze(-1) - z.mean(-1)
-        return c.dials[name]["eps"] * batch.mean(gap)
+        return me.dials["eps"] * batch.mean(gap)
 
-    return Part(penalty=penalty, dials={"eps": eps})
+    return Part(penalty=penalty, needs=LABELS, dials={"eps": eps})

@@ -10,7 +10,7 @@ from motley.core.keys import fold_in, uniform
 from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.ranges import NotNegative
-from motley.core.types import Client, Data, Facts
+from motley.core.types import Client, Data, Facts, Mine
 from motley.nets.width import first_width, mask_of, scalable
 
 Widths = list[float] | tuple[float, ...]
@@ -34,13 +34,13 @@ def _narrow(widths: Widths, power: float) -> Part:
     def width(net: Network, facts: Facts) -> Tensor:
         return level(facts, torch.tensor(table, device=facts.capability.device), power)
 
-    def begin(c: Client, data: Data) -> Client:
+    def begin(c: Client, me: Mine, data: Data) -> Client:
         return c.with_(params=c.start * mask_of(c.net, width(c.net, c.facts)))
 
-    def gradient(c: Client, grad: Tensor) -> Tensor:
+    def gradient(c: Client, me: Mine, grad: Tensor) -> Tensor:
         return grad * mask_of(c.net, width(c.net, c.facts))
 
-    def report(c: Client, data: Data) -> tuple[Client, None]:
+    def report(c: Client, me: Mine, data: Data) -> tuple[Client, None]:
         inside = mask_of(c.net, width(c.net, c.facts)) > 0
         return c.with_(params=torch.where(inside, c.params, c.start)), None
 
@@ -62,7 +62,7 @@ def narrow_networks(
     if narrow.width is None:
         return narrow
 
-    def view(c: Client, params: Tensor) -> Tensor:
+    def view(c: Client, me: Mine, params: Tensor) -> Tensor:
         assert narrow.width is not None
         hidden = torch.tensor(scalable(c.net), device=params.device)
         factor = torch.where(hidden, 1.0 / narrow.width(c.net, c.facts), torch.ones(len(hidden), device=params.device))
@@ -89,7 +89,7 @@ def ordered_dropout(widths: Widths = (0.2, 0.4, 0.6, 0.8, 1.0), power: NotNegati
         return narrow
     table = sorted(float(w) for w in widths)
 
-    def view(c: Client, params: Tensor) -> Tensor:
+    def view(c: Client, me: Mine, params: Tensor) -> Tensor:
         assert narrow.width is not None
         levels = torch.tensor(table, device=params.device)
         allowed = (levels <= narrow.width(c.net, c.facts)).sum()

@@ -8,15 +8,15 @@ from torch import Tensor
 from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.ranges import NotNegative, NotNegativeSchedule
-from motley.core.types import Batch, Client, Data, Facts, Output, Round, Setting, Tree, Updates
+from motley.core.types import Batch, Client, Data, Facts, Mine, Output, Round, Setting, Tree, Updates
 
 
 @part("objective", neutral={"mu": 0.0}, example={"mu": 1.0})
 def proximal(mu: NotNegativeSchedule = 0.01) -> Part:
     """Pulls the local model towards the received one: (mu / 2) * ||w - w_t||^2 (FedProx)."""
 
-    def penalty(c: Client, batch: Batch, out: Output) -> Tensor:
-        return 0.5 * c.dials["proximal"]["mu"] * (c.params - c.start).square().sum()
+    def penalty(c: Client, me: Mine, batch: Batch, out: Output) -> Tensor:
+        return 0.5 * me.dials["mu"] * (c.params - c.start).square().sum()
 
     return Part(penalty=penalty, dials={"mu": mu})
 
@@ -29,16 +29,15 @@ def dynamic_regulariser(alpha: NotNegative = 0.01) -> Part:
     Server: ``h = h - (alpha / N) * sum_k (w_k - w_t)``; next model ``mean(w_k) - h / alpha``.
     The published algorithm averages the arrived models without weights: compose it with `plain_mean`.
     """
-    name = "dynamic_regulariser"
 
     def keep(net: Network, start: Tensor, facts: Facts) -> Tree:
         return torch.zeros_like(start)
 
-    def penalty(c: Client, batch: Batch, out: Output) -> Tensor:
-        return 0.5 * alpha * (c.params - c.start).square().sum() - (c.own[name] * c.params).sum()
+    def penalty(c: Client, me: Mine, batch: Batch, out: Output) -> Tensor:
+        return 0.5 * alpha * (c.params - c.start).square().sum() - (me.own * c.params).sum()
 
-    def report(c: Client, data: Data) -> tuple[Client, None]:
-        return c.keep(name, c.own[name] - alpha * (c.params - c.start)), None
+    def report(c: Client, me: Mine, data: Data) -> tuple[Client, None]:
+        return me.keep(c, me.own - alpha * (c.params - c.start)), None
 
     def init(setting: Setting) -> Tree:
         return {"h": torch.zeros_like(setting.params), "n_clients": torch.tensor(float(setting.n_clients))}

@@ -8,8 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from motley.client.sgd import sgd_
-from motley.core.kernels import usable
+from motley.core.acceleration import kernel_for
 from motley.core.registry import Registry, parse
 from motley.core.types import Tree
 
@@ -46,8 +45,9 @@ class SGD:
         return torch.addcmul(params, grad, lr, value=-1.0), state
 
     def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
-        if usable(params):
-            sgd_(params, state.get("velocity"), grad, lr, self.momentum, self.weight_decay)
+        run = kernel_for("sgd", params)
+        if run is not None:
+            run(params, state.get("velocity"), grad, lr, self.momentum, self.weight_decay)
             return
         if self.weight_decay:
             grad = torch.add(grad, params, alpha=self.weight_decay)

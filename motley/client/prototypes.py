@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from motley.client.logits import prior_offsets
+from motley.core.bill import Bill, Cost
 from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.ranges import NotNegative, NotNegativeSchedule
-from motley.core.types import Batch, Client, Data, Output, Round, Setting, Tree, Updates
+from motley.core.types import Batch, Client, Data, Facts, Mine, Output, Round, Setting, Tree, Updates
 
 CHUNK = 1024  # samples whose features are computed at once
 
@@ -60,7 +61,6 @@ def prototype_augmentation(
     Server: mean by class counts (eq. 23). A class that nobody reported has no prototype in the next round, or with
     ``keep_absent`` its last one. A client that trained nothing reports none.
     """
-    name = "prototype_augmentation"
 
     def init(setting: Setting) -> Tree:
         net, like = setting.net, setting.params
@@ -69,31 +69,33 @@ def prototype_augmentation(
     def send(s: Tree, rnd: Round) -> Tree:
         return s
 
-    def begin(c: Client, data: Data) -> Client:
+    def begin(c: Client, me: Mine, data: Data) -> Client:
         sums, counts = feature_sums(c.net, c.start, data)
-        down = c.down[name]
         local = (counts > 0).to(sums.dtype)
-        prototypes = torch.where(local.unsqueeze(-1) > 0, mean_features(sums, counts), down["prototypes"])
-        return c.note(name, {"prototypes": prototypes, "known": torch.maximum(local, down["known"])})
+        prototypes = torch.where(local.unsqueeze(-1) > 0, mean_features(sums, counts), me.down["prototypes"])
+        return me.note(c, {"prototypes": prototypes, "known": torch.maximum(local, me.down["known"])})
 
-    def penalty(c: Client, batch: Batch, out: Output) -> Tensor:
-        prototypes, known = c.notes[name]["prototypes"], c.notes[name]["known"]
+    def penalty(c: Client, me: Mine, batch: Batch, out: Output) -> Tensor:
+        prototypes, known = me.notes["prototypes"], me.notes["known"]
         target = cyclic_targets(batch, c.net.n_classes)
         valid = known[target] * known[batch.y]
         if batch.mask is not None:
             valid = valid * batch.mask
         features = transfer(out.features.detach(), batch.y, target, prototypes, lam)
         counts = (one_hot(target, c.net.n_classes) * valid.unsqueeze(-1)).sum(0)
-        z = c.net.classify(c.params, features) + prior_offsets(counts, c.dials[name]["eps"])
-        return c.dials[name]["mu"] * Batch(batch.x, target, valid).mean(cross_entropy(z, target, reduction="none"))
+        z = c.net.classify(c.params, features) + prior_offsets(counts, me.dials["eps"])
+        return me.dials["mu"] * Batch(batch.x, target, valid).mean(cross_entropy(z, target, reduction="none"))
 
-    def report(c: Client, data: Data) -> tuple[Client, Tree]:
+    def report(c: Client, me: Mine, data: Data) -> tuple[Client, Tree]:
         sums, counts = feature_sums(c.net, c.params, data)
         took_part = c.trained.max()
         return c, {"sums": sums * took_part, "counts": counts * took_part}
 
+    def bill(net: Network, cost: Cost, facts: Facts, bill: Bill) -> Bill:
+        return bill.plus(passes=2.0)  # prototypes before and after training
+
     def observe(s: Tree, rnd: Round, updates: Updates) -> Tree:
-        sums, counts = updates.extras[name]["sums"].sum(0), updates.extras[name]["counts"].sum(0)
+        sums, counts = updates.extra["sums"].sum(0), updates.extra["counts"].sum(0)
         fresh = (counts > 0).to(sums.dtype)
         prototypes = mean_features(sums, counts)
         if keep_absent:
@@ -107,7 +109,9 @@ def prototype_augmentation(
         begin=begin,
         penalty=penalty,
         report=report,
+        bill=bill,
         observe=observe,
         dials={"mu": mu, "eps": eps},
+        needs=("labels", "features"),
         refuses={"body_only": "the augmentation trains the last layer alone, which body_only holds fixed"},
     )

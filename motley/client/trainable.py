@@ -49,7 +49,7 @@ def body_only() -> Part:
 
     def trainable(net: Network, facts: Facts) -> Tensor:
         mask = torch.ones(net.n_layers, device=facts.limited.device)
-        mask[net.layout.index(net.head)] = 0.0
+        mask[net.head_layer] = 0.0
         return mask
 
     return Part(trainable=trainable, refuses={"retrain_head": "one holds the last layer fixed, the other trains it"})

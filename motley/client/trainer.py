@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax, pad
+from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
 from motley.client.augment import Augment
-from motley.client.cross_entropy import fits, mean_loss
+from motley.client.minibatch import augmented, minibatches
 from motley.client.optimizer import SGD, Optimizer
-from motley.core.keys import fold_in, permutation
+from motley.client.problems import Classification
+from motley.core.hooks import IN_LOSS
 from motley.core.network import Network
 from motley.core.part import Method
+from motley.core.problem import Problem
+from motley.core.tasks import Kept
 from motley.core.types import Batch, Client, Data, Facts, Output, Tree
-from motley.core.vmapped import is_vmapped
 from motley.nets.conv import conv_formulation
 
 
@@ -35,6 +35,7 @@ class Training:
     batch_size: int
     precision: str = "float32"  # tf32: faster products on a GPU; bf16: the forward and backward pass in bfloat16
     augment: Augment | None = None  # random changes of the images clients train on
+    problem: Problem = field(default_factory=Classification)
 
     @cached_property
     def full_span(self) -> Span:
@@ -48,35 +49,14 @@ class Span(NamedTuple):
     last: int
 
 
-class Task(NamedTuple):
-    """Everything one client receives for one task, beside its data."""
-
-    start: Tensor  # [P]
-    facts: Facts
-    key: Tensor
-    down: dict[str, Tree]
-    own: dict[str, Tree] | None  # None: this client takes part for the first time
-    dials: dict[str, dict[str, Tensor]]
-
-
-class Outcome(NamedTuple):
-    """What one client's task gives back."""
+class Trained(NamedTuple):
+    """What one client's training gives."""
 
     payload: Tree  # what goes over the wire: the change of the weights [P], or what `encode` made of it
     trained: Tensor  # [L]
     extras: dict[str, Tree]
-    own: dict[str, Tree]
+    own: Kept
     loss: Tensor
-
-
-def n_steps(epochs: float, n: int, batch_size: int) -> int:
-    """Minibatch steps of ``epochs`` passes; 3.5 are 3 passes and half the minibatches of a fourth."""
-    return max(1, round(epochs * -(-n // batch_size)))
-
-
-def n_steps_each(epochs: NDArray[np.float64], n: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:
-    """`n_steps` of many clients."""
-    return np.maximum(1, np.rint(epochs * -(-n // batch_size))).astype(np.int64)
 
 
 def trainable(training: Training, facts: Facts, device: torch.device | None = None) -> Tensor:
@@ -87,31 +67,64 @@ def trainable(training: Training, facts: Facts, device: torch.device | None = No
     return trained
 
 
-def begin(training: Training, task: Task, data: Data) -> Client:
-    """The client before its first step."""
-    net, method, facts = training.net, training.method, task.facts
-    own = task.own
+def new_client(
+    training: Training,
+    start: Tensor,
+    facts: Facts,
+    key: Tensor,
+    down: dict[str, Tree] | None = None,
+    own: Kept | None = None,
+    dials: dict[str, dict[str, Tensor]] | None = None,
+) -> Client:
+    """A client that has just received its task; ``own`` is None where it takes part for the first time."""
     if own is None:
-        own = {name: hook(net, task.start, facts) for name, hook in method.hooks("keep")}
-    zero = torch.zeros((), device=task.start.device)
-    c = Client(
-        params=task.start,
-        start=task.start,
-        trained=trainable(training, facts, task.start.device),
+        own = {name: hook(training.net, start, facts) for name, hook in training.method.hooks("keep")}
+    zero = torch.zeros((), device=start.device)
+    return Client(
+        params=start,
+        start=start,
+        trained=torch.ones(training.net.n_layers, device=start.device),
         facts=facts,
-        key=task.key,
+        key=key,
         epoch=zero,
+        step=zero.to(torch.int64),
         loss=zero,
-        down=task.down,
+        down=down or {},
         own=own,
         notes={},
-        dials=task.dials,
-        net=net,
+        dials=dials or {},
+        net=training.net,
+        problem=training.problem,
         batch_size=training.batch_size,
     )
-    for _, hook in method.hooks("begin"):
-        c = hook(c, data)
+
+
+def begin(training: Training, c: Client, data: Data) -> Client:
+    """The client before its first step."""
+    c = c.with_(trained=trainable(training, c.facts, c.start.device))
+    for name, hook in training.method.hooks("begin"):
+        c = hook(c, c.mine(name), data)
     return c
+
+
+class Inside:
+    """The model inside the loss: its tensors as parts view them, and logits as parts leave them."""
+
+    __slots__ = ("batch", "client", "out", "tensors", "training")
+
+    def __init__(self, training: Training, c: Client, tensors: list[Tensor], batch: Batch) -> None:
+        self.training, self.client, self.tensors, self.batch = training, c, tensors, batch
+        self.out: Output | None = None  # of the last forward pass, as the model gave it
+
+    def __call__(self, x: Tensor) -> Output:
+        self.out = out = _forward(self.training, self.tensors, x)
+        hooks = self.training.method.hooks("logits")
+        if not hooks:
+            return out
+        logits = out.logits
+        for name, hook in hooks:
+            logits = hook(self.client, self.client.mine(name), self.batch, logits)
+        return Output(out.features, logits)
 
 
 def objective(
@@ -131,30 +144,16 @@ def objective(
         tensors, whole = _with_frozen(net, c.params, free, span)
     if reads_params(method):
         c = c.with_(params=whole)
-    for _, hook in method.hooks("view"):
-        whole = hook(c, whole)
+    for name, hook in method.hooks("view"):
+        whole = hook(c, c.mine(name), whole)
         tensors = net.layout.tensors(whole)
-    out = _forward(training, tensors, batch.x)
-    logits = out.logits
-    for _, hook in method.hooks("logits"):
-        logits = hook(c, batch, logits)
-    data_term = _data_term(logits, batch)
+    model = Inside(training, c, tensors, batch)
+    data_term = training.problem.loss(model, batch)
     loss = data_term
-    for _, hook in method.hooks("penalty"):
-        loss = loss + hook(c, batch, out)
+    for name, hook in method.hooks("penalty"):
+        assert model.out is not None
+        loss = loss + hook(c, c.mine(name), batch, model.out)
     return loss, data_term
-
-
-def _data_term(logits: Tensor, batch: Batch) -> Tensor:
-    """The cross-entropy in few operations under `vmap`, where `cross_entropy` becomes two dozen."""
-    if not is_vmapped(logits):
-        if batch.mask is None:
-            return cross_entropy(logits, batch.y)
-        return batch.mean(cross_entropy(logits, batch.y, reduction="none"))
-    if fits(logits, batch):
-        return mean_loss(logits, batch)
-    chosen = batch.y.unsqueeze(-1) == torch.arange(logits.shape[-1], device=logits.device)
-    return -batch.mean(torch.where(chosen, log_softmax(logits, -1), 0.0).sum(-1))
 
 
 def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
@@ -167,7 +166,7 @@ def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
 
 def reads_params(method: Method) -> bool:
     """Whether hooks inside the loss may read the parameters."""
-    return method.has("view") or method.has("logits") or method.has("penalty")
+    return any(method.has(hook) for hook in IN_LOSS)
 
 
 def _with_frozen(net: Network, params: Tensor, free: Tensor, span: Span) -> tuple[list[Tensor], Tensor]:
@@ -204,8 +203,8 @@ def span_of(trained: Tensor) -> tuple[Span, bool]:
 
 def corrected(training: Training, c: Client, grad: Tensor) -> Tensor:
     """A full gradient [P] after the parts' `gradient` hooks."""
-    for _, hook in training.method.hooks("gradient"):
-        grad = hook(c, grad)
+    for name, hook in training.method.hooks("gradient"):
+        grad = hook(c, c.mine(name), grad)
     return grad
 
 
@@ -223,55 +222,23 @@ def measured(training: Training, c: Client, data: Data) -> Client:
     """The trained client with a note of each part's `measure`: the mean over its minibatches, samples in order."""
     for name, hook in training.method.hooks("measure"):
         pieces = zip(data.x.split(training.batch_size), data.y.split(training.batch_size), strict=True)
-        values = [hook(c, Batch(x, y)) for x, y in pieces]
-        c = c.note(name, tree_map(lambda *leaves: torch.stack(leaves).mean(0), *values))
+        me = c.mine(name)
+        values = [hook(c, me, Batch(x, y)) for x, y in pieces]
+        c = me.note(c, tree_map(lambda *leaves: torch.stack(leaves).mean(0), *values))
     return c
 
 
-def finish(training: Training, c: Client, data: Data) -> Outcome:
+def finish(training: Training, c: Client, data: Data) -> Trained:
     """What goes up and what stays after the last step."""
     extras: dict[str, Tree] = {}
     for name, hook in training.method.hooks("report"):
-        c, extra = hook(c, data)
+        c, extra = hook(c, c.mine(name), data)
         if extra is not None:
             extras[name] = extra
     payload: Tree = c.params - c.start
-    for _, hook in training.method.hooks("encode"):
-        payload = hook(c, payload)
-    return Outcome(payload, c.trained, extras, c.own, c.loss)
-
-
-# --------------------------------------------------------------------------------- one client, step by step
-
-
-def minibatches(
-    key: Tensor, data: Data, batch_size: int, steps: int, channels_last: bool = False
-) -> Iterator[tuple[Batch, bool]]:
-    """The first ``steps`` minibatches; each epoch is a new random order. Says after which one an epoch ends.
-
-    channels_last: images keep their shape [B, C, H, W], but the channels of a pixel lie side by side in memory.
-    """
-    n = len(data.y)
-    samples = data.x.movedim(1, -1).contiguous() if channels_last else data.x
-    per_epoch = -(-n // batch_size)
-    for epoch in range(-(-steps // per_epoch)):
-        order = permutation(fold_in(key, epoch), n)
-        if steps - epoch * per_epoch < per_epoch:
-            order = order[: (steps - epoch * per_epoch) * batch_size]
-        drawn = samples.index_select(0, order)
-        xs = (drawn.movedim(-1, 1) if channels_last else drawn).split(batch_size)
-        ys = data.y.index_select(0, order).split(batch_size)
-        for j, (x, y) in enumerate(zip(xs, ys, strict=True)):
-            yield Batch(x, y), j == per_epoch - 1
-
-
-def _augmented(training: Training, key: Tensor, drawn: Iterator[tuple[Batch, bool]]) -> Iterator[tuple[Batch, bool]]:
-    """The same minibatches with their images changed, where a run does that."""
-    if training.augment is None:
-        yield from drawn
-        return
-    for s, (batch, ended) in enumerate(drawn):
-        yield batch._replace(x=training.augment(batch.x, key, s)), ended
+    for name, hook in training.method.hooks("encode"):
+        payload = hook(c, c.mine(name), payload)
+    return Trained(payload, c.trained, extras, c.own, c.loss)
 
 
 def _convolves_images(net: Network, x: Tensor) -> bool:
@@ -279,56 +246,107 @@ def _convolves_images(net: Network, x: Tensor) -> bool:
     return x.dim() == 4 and not x.is_cuda and any(len(slot.shape) == 4 for slot in net.layout.slots)
 
 
+Observer = Callable[[Client], None]
+
+
 @conv_formulation("direct")
-def train(training: Training, task: Task, data: Data, observer: Callable[[Client], None] | None = None) -> Outcome:
+def train(training: Training, c: Client, data: Data, observer: Observer | None = None) -> Trained:
     """The whole task of one client, nothing batched and nothing masked: the reference for all executors.
 
     ``observer`` is called after each step with the client as it is then (for debugging and for real devices).
     """
     with torch.no_grad():
-        c = begin(training, task, data)
-    steps = int(task.facts.steps)
-    state = training.optimizer.init(c.params)
-    span, whole, mask, low, high = _focus(training, c)
-    plain = training.optimizer == SGD() and not reads_params(training.method) and not training.method.has("gradient")
-    if span.first < span.last:
-        running = torch.zeros((), device=c.params.device)
-        count = 0
-        quick = Descent(training, c.params, span) if plain and whole else None
-        channels_last = _convolves_images(training.net, data.x)
-        drawn = minibatches(c.key, data, training.batch_size, steps, channels_last)
-        for batch, ended in _augmented(training, c.key, drawn):
-            if quick is not None:
-                data_term, params = quick.step(batch, c.facts.lr), quick.params
-            else:
-                free = c.params[low:high].detach().requires_grad_()
-                loss, data_term = objective(training, c, free, span, batch)
-                (grad,) = torch.autograd.grad(loss, free)
-                if high - low < training.net.size:
-                    grad = pad(grad, (low, training.net.size - high))
-                with torch.no_grad():
-                    params, state = move(training, c, state, grad, mask, c.facts.lr)
-            with torch.no_grad():
-                running = running + data_term.detach()
-                count += 1
-                if params is not c.params:
-                    c = c.with_(params=params)
-                if ended:
-                    c = c.with_(epoch=c.epoch + 1.0, loss=running / count)
-                    running, count = torch.zeros_like(running), 0
-                    for _, hook in training.method.hooks("epoch"):
-                        c = hook(c)
-                    if training.method.adaptive:
-                        span, whole, mask, low, high = _focus(training, c)
-                        if span.first >= span.last:
-                            break
-                        quick = Descent(training, c.params, span) if plain and whole else None
-                if observer is not None:
-                    observer(c.with_(params=c.params.clone()))
-        if count:
-            c = c.with_(loss=running / count)
+        c = begin(training, c, data)
+    focus = Focus.of(training, c)
+    if focus.span.first < focus.span.last:
+        c = _all_steps(training, c, data, focus, observer)
     with torch.no_grad():
         return finish(training, measured(training, c, data), data)
+
+
+def _all_steps(training: Training, c: Client, data: Data, focus: Focus, observer: Observer | None) -> Client:
+    total = int(c.facts.steps)
+    stepper = Stepper(training, c, focus)
+    numbers = torch.arange(1, total + 1, device=c.params.device).unbind() if stepper.quick is None else None
+    running, count = torch.zeros((), device=c.params.device), 0
+    channels_last = _convolves_images(training.net, data.x)
+    drawn = minibatches(c.key, data, training.batch_size, total, channels_last)
+    for number, (batch, ended) in enumerate(augmented(training.augment, c.key, drawn)):
+        params, data_term = stepper(c, batch)
+        with torch.no_grad():
+            running, count = running + data_term.detach(), count + 1
+            if params is not c.params:
+                c = c.with_(params=params) if numbers is None else c.with_(params=params, step=numbers[number])
+            if ended:
+                c = c.with_(epoch=c.epoch + 1.0, step=_number(number + 1, c), loss=running / count)
+                running, count = torch.zeros_like(running), 0
+                c = _epoch_ends(training, c)
+                if training.method.has("epoch") and not stepper.refocus(c):
+                    break
+            if observer is not None:
+                observer(c.with_(params=c.params.clone()))
+    return c.with_(step=_number(number + 1, c), loss=running / count) if count else c
+
+
+def _number(value: int, c: Client) -> Tensor:
+    return torch.tensor(value, device=c.params.device)
+
+
+def _epoch_ends(training: Training, c: Client) -> Client:
+    for name, hook in training.method.hooks("epoch"):
+        c = hook(c, c.mine(name))
+    return c
+
+
+class Focus(NamedTuple):
+    """What a client trains now."""
+
+    span: Span
+    whole: bool  # all layers of the span
+    mask: Tensor | None  # [P], where not everything
+    low: int  # the part of the flat vector that the span covers
+    high: int
+
+    @classmethod
+    def of(cls, training: Training, c: Client) -> Focus:
+        span, whole = span_of(c.trained)
+        everything = whole and span == training.full_span
+        mask = None if everything else training.net.layout.expand(c.trained)
+        return cls(span, whole, mask, *bounds(training.net, span))
+
+
+class Stepper:
+    """One minibatch step after the other of one client."""
+
+    def __init__(self, training: Training, c: Client, focus: Focus) -> None:
+        self.training = training
+        self.state = training.optimizer.init(c.params)
+        plain = training.optimizer == SGD() and not training.method.has("gradient")
+        self._plain = plain and not reads_params(training.method) and not training.problem.reads_client
+        self._focus(c, focus)
+
+    def _focus(self, c: Client, focus: Focus) -> None:
+        self.focus = focus
+        self.quick = Descent(self.training, c, focus.span) if self._plain and focus.whole else None
+
+    def refocus(self, c: Client) -> bool:
+        """After parts may have frozen layers: whether anything is left to train."""
+        self._focus(c, Focus.of(self.training, c))
+        return self.focus.span.first < self.focus.span.last
+
+    def __call__(self, c: Client, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The parameters after a step, and the data term before it."""
+        if self.quick is not None:
+            return self.quick.params, self.quick.step(batch, c.facts.lr)
+        span, _, mask, low, high = self.focus
+        free = c.params[low:high].detach().requires_grad_()
+        loss, data_term = objective(self.training, c, free, span, batch)
+        (grad,) = torch.autograd.grad(loss, free)
+        if high - low < self.training.net.size:
+            grad = pad(grad, (low, self.training.net.size - high))
+        with torch.no_grad():
+            params, self.state = move(self.training, c, self.state, grad, mask, c.facts.lr)
+        return params, data_term
 
 
 class Descent:
@@ -338,9 +356,9 @@ class Descent:
     step, which makes them as quick as a bare PyTorch loop; layers outside ``span`` cost no backward pass.
     """
 
-    def __init__(self, training: Training, params: Tensor, span: Span) -> None:
-        self.training = training
-        self.params = params.detach().clone()
+    def __init__(self, training: Training, c: Client, span: Span) -> None:
+        self.training, self.client = training, c
+        self.params = c.params.detach().clone()
         slots = training.net.layout.slots
         self._tensors = training.net.layout.tensors(self.params)
         moving = [i for i, slot in enumerate(slots) if span.first <= slot.layer < span.last]
@@ -350,17 +368,9 @@ class Descent:
 
     def step(self, batch: Batch, lr: Tensor) -> Tensor:
         """Moves ``params`` by one step and gives the data term before it."""
-        loss = cross_entropy(_forward(self.training, self._tensors, batch.x).logits, batch.y)
+        loss = self.training.problem.loss(Inside(self.training, self.client, self._tensors, batch), batch)
         grads = torch.autograd.grad(loss, self._leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             for leaf, grad in zip(self._leaves, grads, strict=True):
                 leaf.addcmul_(grad, lr, value=-1.0)
         return loss.detach()
-
-
-def _focus(training: Training, c: Client) -> tuple[Span, bool, Tensor | None, int, int]:
-    """What is trained now: the span of layers, whether all of it, a mask where not everything, and its bounds."""
-    span, whole = span_of(c.trained)
-    low, high = bounds(training.net, span)
-    everything = whole and span == training.full_span
-    return span, whole, None if everything else training.net.layout.expand(c.trained), low, high

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from motley.commands.run import Overrides
-from motley.commands.tools import AsJson, Voice, shown
+from motley.commands.output import AsJson, OutputMode, shown
+from motley.commands.runs import Overrides
 
 
 def describe(
@@ -21,11 +21,11 @@ def describe(
     """Tell how heterogeneous data and fleet are, and what may help, before a single step is trained."""
     from rich.console import Console
 
-    from motley.report.describe import describe_experiment
-    from motley.report.describe_figure import render_html, render_png
-    from motley.report.describe_terminal import render_terminal
-    from motley.run.experiment import prepare
-    from motley.run.recipe import load
+    from motley.report.description import describe_experiment
+    from motley.report.description_figure import render_html, render_png
+    from motley.report.description_terminal import render_terminal
+    from motley.runtime.experiment import prepare
+    from motley.runtime.recipe import load
 
     experiment = prepare(load(recipe, overrides or []))
     description = describe_experiment(experiment)
@@ -37,4 +37,4 @@ def describe(
             render(description, experiment.data, path)
             if not as_json:
                 typer.echo(f"{what}: {shown(path)}")
-    Voice(as_json).end(description.to_dict())
+    OutputMode(as_json).end(description.to_dict())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motley.commands.tools import AsJson
+from motley.commands.output import AsJson
 from motley.core.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def datasets() -> list[Row]:
 
 
 def partitions() -> list[Row]:
-    from motley.data.partition import PARTITIONS
+    from motley.data.partitioning import PARTITIONS
 
     return _registry(PARTITIONS)
 
@@ -85,11 +85,22 @@ def models() -> list[Row]:
     return _registry(MODELS)
 
 
-def fleets() -> list[Row]:
-    import motley.fleet
+def problems() -> list[Row]:
+    from motley.client.problems import PROBLEMS
 
-    found = getattr(motley.fleet, "FLEETS", None)
-    return _registry(found) if found is not None else [{"name": "ideal", "summary": "Equal, near, always there."}]
+    return _registry(PROBLEMS)
+
+
+def public() -> list[Row]:
+    from motley.data.public import PUBLIC
+
+    return _registry(PUBLIC)
+
+
+def fleets() -> list[Row]:
+    from motley.fleet.layers import FLEETS
+
+    return _registry(FLEETS)
 
 
 def protocols() -> list[Row]:
@@ -105,14 +116,20 @@ def optimizers() -> list[Row]:
 
 
 def executors() -> list[Row]:
-    from motley.run.executors import EXECUTORS
+    from motley.engine import EXECUTORS
 
     auto = {"name": "auto", "summary": "The one that fits the machine and the recipe.", "parameters": {}}
     return [auto, *_registry(EXECUTORS)]
 
 
+def phases() -> list[Row]:
+    from motley.runtime.phases import PHASES
+
+    return _registry(PHASES)
+
+
 def recipes() -> list[Row]:
-    from motley.run.recipe import load, names
+    from motley.runtime.recipe import load, names
 
     rows = []
     for name in names():
@@ -129,11 +146,14 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
         datasets,
         partitions,
         augmentations,
+        public,
         models,
+        problems,
         fleets,
         protocols,
         optimizers,
         executors,
+        phases,
         recipes,
     )
 }
@@ -150,6 +170,6 @@ def show(
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
-    from motley.report.tables import print_listing
+    from motley.report.summary_tables import print_listing
 
     print_listing(kind, rows)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motley.commands.run import split_seeds
-from motley.commands.tools import AsJson, Interrupted, Quiet, Voice, shown
+from motley.commands.output import AsJson, Interrupted, OutputMode, Quiet, shown
+from motley.commands.runs import split_seeds
 
 if TYPE_CHECKING:
-    from motley.run.recipe import Recipe
-    from motley.run.tune import Axis
+    from motley.runtime.recipe import Recipe
+    from motley.runtime.search import Axis
 
 
 def tune(
@@ -36,8 +36,9 @@ def tune(
         str | None, typer.Option("--seeds", metavar="N|A,B,C", help="Average over N seeds, or over these.")
     ] = None,
     metric: Annotated[
-        str, typer.Option("--metric", help="accuracy, macro_f1, weighted_f1, auc or loss on validation data.")
-    ] = "accuracy",
+        str | None,
+        typer.Option("--metric", help="A score of the problem on validation data; its headline unless told."),
+    ] = None,
     at: Annotated[str, typer.Option("--at", help="Score a run by its best round, or by its last.")] = "best",
     jobs: Annotated[
         int, typer.Option("--jobs", metavar="N", min=1, help="Runs side by side, on the cores or on one GPU.")
@@ -47,11 +48,11 @@ def tune(
     out: Annotated[Path, typer.Option("--out", help="Where the directory of the search is made.")] = Path("runs"),
 ) -> None:
     """Search recipe keys on validation data. Interrupted, the same command goes on."""
-    from motley.run.recipe import load
-    from motley.run.tune import Axis
-    from motley.run.tune import tune as search_for
+    from motley.runtime.recipe import load
+    from motley.runtime.search import Axis
+    from motley.runtime.search import tune as search_for
 
-    voice = Voice(as_json, quiet)
+    mode = OutputMode(as_json, quiet)
     parsed = [Axis.parse(text) for text in axes or []]
     tried = [axis for axis in parsed if len(axis.values) != 1]
     base = load(recipe, {axis.key: axis.values[0] for axis in parsed if len(axis.values) == 1})
@@ -62,7 +63,7 @@ def tune(
     def teller(begun: int, total: int, settings: dict[str, Any]) -> None:
         nonlocal done
         done = begun
-        if not voice.silent and not voice.json:
+        if not mode.silent and not mode.json:
             told = " ".join(f"{key}={value}" for key, value in settings.items())
             typer.echo(f"[{begun + 1}/{total}] {told}")
 
@@ -81,14 +82,16 @@ def tune(
         )
     except KeyboardInterrupt:
         raise Interrupted(f"Interrupted after {done} runs; the same command goes on ({shown(folder)}).") from None
-    if not voice.json:
+    if not mode.json:
         typer.echo(search.markdown(), nl=False)
         chosen = shlex.join(f"{key}={value}" for key, value in search.chosen.items())
-        typer.echo(f"Chosen: {chosen} (validation {metric} {search.best.mean:.4f}), as {shown(folder / 'chosen.toml')}")
-    voice.end(
+        typer.echo(
+            f"Chosen: {chosen} (validation {search.metric} {search.best.mean:.4f}), as {shown(folder / 'chosen.toml')}"
+        )
+    mode.end(
         {
             "search": str(folder),
-            "metric": metric,
+            "metric": search.metric,
             "chosen": search.chosen,
             "score": search.best.mean,
             "trials": len(search.trials),

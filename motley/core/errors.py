@@ -5,6 +5,7 @@ MotleyError            anything below; its text is one sentence that says what w
 │   ├── UnknownNameError    a part, method, data set, ... that does not exist; suggests the nearest name
 │   ├── RecipeError    a recipe key or value that is not allowed
 │   ├── ConflictError  parts that cannot be combined
+│   ├── HookError      a part's hook that cannot be called, or whose result cannot be used
 │   ├── PartitionError a partition that cannot be made
 │   ├── DataError      data that is missing, corrupt or of the wrong shape
 │   └── StateError     a run directory or checkpoint that cannot be used
@@ -32,6 +33,10 @@ class RecipeError(InputError):
 
 class ConflictError(InputError):
     """Parts that cannot be combined."""
+
+
+class HookError(InputError):
+    """A part's hook that cannot be called, or whose result cannot be used."""
 
 
 class PartitionError(InputError):

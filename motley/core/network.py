@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from motley.core.errors import DataError
-from motley.core.params import Layout
+from motley.core.layout import Layout, Slot
 from motley.core.types import Output
 
 
@@ -32,35 +34,58 @@ class Network:
         self.module = module
         self.layout = Layout.of(module, order or _names(module, "order"))
         if not self.layout.layers:
-            raise DataError(f"The model {type(module).__name__} has no parameters to train.")
+            raise DataError(
+                f"The model {type(module).__name__} has no parameters to train"
+                + ("; all of them have requires_grad=False." if any(True for _ in module.parameters()) else ".")
+            )
         _refuse_running_statistics(module)
         _refuse_dropout(module)
         self.head = head or getattr(module, "head_name", None) or _last_linear(module)
-        names = classifier or _names(module, "classifier") or (self.head,)
-        known = {layer.name for layer in self.layout.layers}
-        for name in (*names, self.head):
-            if name not in known:
-                raise DataError(f"The model has no layer '{name}'; its layers are {', '.join(sorted(known))}.")
-        self.classifier_layers = tuple(sorted(self.layout.index(name) for name in names))
+        self.classifier_layers = self._places_of(classifier or _names(module, "classifier") or (self.head,))
         self._wire()
 
+    def _places_of(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        """The places of the classifier's layers that are trained."""
+        known = {layer.name for layer in self.layout.layers}
+        for name in (*names, self.head):
+            if name not in dict(self.module.named_modules()):
+                raise DataError(f"The model has no layer '{name}'; its layers are {', '.join(sorted(known))}.")
+        return tuple(sorted(self.layout.index(name) for name in names if name in known))
+
     def _wire(self) -> None:
+        """Finds where the module keeps its tensors, so that others can stand in for them."""
         slot_of = {id(self.module.get_parameter(slot.name)): i for i, slot in enumerate(self.layout.slots)}
         self._places: list[list[tuple[dict[str, Any], str]]] = [[] for _ in self.layout.slots]
-        for owner in self.module.modules():
-            for key, parameter in owner._parameters.items():
-                if parameter is not None:  # tied weights have several places
-                    self._places[slot_of[id(parameter)]].append((owner._parameters, key))
-        head = self.module.get_submodule(self.head)
-        self._head_module = head
-        pieces = [head._parameters.get("weight"), head._parameters.get("bias")]
-        self._head_slots = [self.layout.slots[slot_of[id(piece)]] for piece in pieces if piece is not None]
-        self._split = callable(getattr(self.module, "features", None)) and not isinstance(
-            getattr(self.module, "features", None), nn.Module
-        )
+        self._constants: list[tuple[dict[str, Any], str, Tensor]] = []  # what is not trained: frozen weights, buffers
+        self._moved: dict[torch.device, list[Tensor]] = {}  # these on other devices
+        for table, key, tensor in _tables(self.module):
+            if id(tensor) in slot_of:  # tied weights have several places
+                self._places[slot_of[id(tensor)]].append((table, key))
+            else:
+                self._constants.append((table, key, tensor))
+        self._head_module = self.module.get_submodule(self.head)
+        pieces = (getattr(self._head_module, key, None) for key in ("weight", "bias"))
+        # Of the last layer's weights and biases: where they lie in the flat vector, or themselves where frozen.
+        self._head_pieces: list[Slot | Tensor] = [
+            self.layout.slots[slot_of[id(piece)]] if id(piece) in slot_of else piece.detach()
+            for piece in pieces
+            if isinstance(piece, Tensor)
+        ]
+        features = getattr(self.module, "features", None)
+        self._split = callable(features) and not isinstance(features, nn.Module)
+
+    @property
+    def head_layer(self) -> int:
+        """The place of the last layer among those that are trained."""
+        try:
+            return self.layout.index(self.head)
+        except KeyError:
+            raise DataError(
+                f"The last layer '{self.head}' has requires_grad=False, but this method trains or holds it by itself."
+            ) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = {"_places", "_head_module", "_head_slots"}
+        hidden = {"_places", "_constants", "_moved", "_head_module", "_head_pieces"}
         return {key: value for key, value in self.__dict__.items() if key not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -77,11 +102,11 @@ class Network:
 
     @property
     def n_features(self) -> int:
-        return int(self._head_slots[0].shape[-1])
+        return int(self._head_pieces[0].shape[-1])
 
     @property
     def n_classes(self) -> int:
-        return int(self._head_slots[0].shape[0])
+        return int(self._head_pieces[0].shape[0])
 
     def initial(self) -> Tensor:
         """The module's own weights as a flat vector [P]."""
@@ -97,14 +122,25 @@ class Network:
         saved = [places[0][0][places[0][1]] for places in self._places]
         try:
             self._put(tensors)
+            if self._constants:
+                self._put_constants(tensors[0].device)
             return self._run(x)
         finally:
             self._put(saved)
+            if self._constants:
+                self._put_constants(None)
 
     def _put(self, tensors: list[Any]) -> None:
         for places, tensor in zip(self._places, tensors, strict=True):
             for owner, key in places:
                 owner[key] = tensor
+
+    def _put_constants(self, device: torch.device | None) -> None:
+        """Frozen weights and buffers where the forward pass runs; None: as the module has them."""
+        if device is not None and device not in self._moved:
+            self._moved[device] = [tensor.detach().to(device) for _, _, tensor in self._constants]
+        for i, (owner, key, tensor) in enumerate(self._constants):
+            owner[key] = tensor if device is None else self._moved[device][i]
 
     def _run(self, x: Tensor) -> Output:
         if self._split:
@@ -129,8 +165,20 @@ class Network:
 
     def classify(self, flat: Tensor, features: Tensor) -> Tensor:
         """The last linear layer alone: logits of given features."""
-        pieces = [flat[slot.start : slot.stop].view(slot.shape) for slot in self._head_slots]
+        pieces = [
+            flat[piece.start : piece.stop].view(piece.shape) if isinstance(piece, Slot) else piece.to(flat.device)
+            for piece in self._head_pieces
+        ]
         return nn.functional.linear(features, *pieces)
+
+
+def _tables(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """Every place where a module keeps a tensor: the table, the key in it, and the tensor."""
+    for owner in module.modules():
+        for table in (owner._parameters, owner._buffers):
+            for key, tensor in table.items():
+                if tensor is not None:
+                    yield table, key, tensor
 
 
 def _names(module: nn.Module, attribute: str) -> tuple[str, ...] | None:

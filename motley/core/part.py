@@ -1,67 +1,22 @@
-"""Parts and their composition: a method is a handful of small records of pure hooks.
-
-Each hook has a place (client or server) and a rule for how several parts share it:
-
-ONE      at most one part may fill it; two are refused with a sentence that names both
-CHAIN    each receives what the one before returned, in the order of composition
-SUM      the results are added
-PRODUCT  the results are multiplied
-EACH     every part for itself, with its own state
-REVERSE  a chain run backwards (undoes a CHAIN)
-"""
+"""Parts and their composition: a method is a handful of small records of pure hooks (see `motley.core.hooks`)."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from motley.core.errors import ConflictError, InputError
+from motley.core import hooks
+from motley.core.errors import ConflictError, HookError, InputError
+from motley.core.hooks import HOOKS
 from motley.core.ranges import check
 from motley.core.registry import Registry
 from motley.core.schedule import Schedule
 
 Hook = Callable[..., Any]
-
-
-class Rule(NamedTuple):
-    """Where a hook runs, how parts share it, and how it is called."""
-
-    place: str
-    shared: str
-    signature: str
-    decides: str
-
-
-HOOKS: dict[str, Rule] = {
-    "init": Rule("server", "EACH", "(setting) -> s", "the part's own server state"),
-    "select": Rule("server", "ONE", "(s, rnd, pool) -> ids", "who trains"),
-    "plan": Rule("server", "CHAIN", "(s, rnd, ids, plan) -> plan", "how much each one trains"),
-    "send": Rule("server", "EACH", "(s, rnd) -> tree", "what goes down beside the weights"),
-    "keep": Rule("client", "EACH", "(net, start, facts) -> tree", "what stays on the client"),
-    "trainable": Rule("client", "PRODUCT", "(net, facts) -> [L]", "which layers may change"),
-    "width": Rule("client", "ONE", "(net, facts) -> 0-d", "which share of each hidden layer is trained"),
-    "begin": Rule("client", "CHAIN", "(c, data) -> c", "what happens before the first step"),
-    "view": Rule("client", "CHAIN", "(c, params) -> params", "the weights the forward pass sees"),
-    "logits": Rule("client", "CHAIN", "(c, batch, logits) -> logits", "the logits the loss sees"),
-    "penalty": Rule("client", "SUM", "(c, batch, out) -> scalar", "terms of the loss"),
-    "gradient": Rule("client", "CHAIN", "(c, grad) -> grad", "what happens to the gradient"),
-    "epoch": Rule("client", "CHAIN", "(c) -> c", "what happens after each local epoch"),
-    "measure": Rule("client", "EACH", "(c, batch) -> tree", "what is averaged over its minibatches after training"),
-    "report": Rule("client", "CHAIN", "(c, data) -> (c, extras or None)", "what goes up beside the weights"),
-    "encode": Rule("client", "CHAIN", "(c, payload) -> payload", "what is done to the update on the way"),
-    "decode": Rule("server", "REVERSE", "(payload) -> payload", "how it is undone, for one update"),
-    "observe": Rule("server", "EACH", "(s, rnd, updates) -> s", "what the server learns from arrivals"),
-    "conclude": Rule(
-        "server", "EACH", "(s, rnd, outcomes) -> s", "what it learns when tasks end, at every round's end"
-    ),
-    "weigh": Rule("server", "PRODUCT", "(s, rnd, updates) -> [K]", "the weight of each update"),
-    "merge": Rule("server", "ONE", "(s, rnd, params, updates, weights) -> params", "updates into one model"),
-    "step": Rule("server", "CHAIN", "(s, rnd, old, new, updates) -> (new, s)", "how the global model moves"),
-}
 
 
 @dataclass(frozen=True)
@@ -70,31 +25,38 @@ class Part:
 
     name: str = ""
     seam: str = ""
-    init: Hook | None = None
-    select: Hook | None = None
-    plan: Hook | None = None
-    send: Hook | None = None
-    keep: Hook | None = None
-    trainable: Hook | None = None
-    width: Hook | None = None
-    begin: Hook | None = None
-    view: Hook | None = None
-    logits: Hook | None = None
-    penalty: Hook | None = None
-    gradient: Hook | None = None
-    epoch: Hook | None = None
-    measure: Hook | None = None
-    report: Hook | None = None
-    encode: Hook | None = None
-    decode: Hook | None = None
-    observe: Hook | None = None
-    conclude: Hook | None = None
-    weigh: Hook | None = None
-    merge: Hook | None = None
-    step: Hook | None = None
-    dials: Mapping[str, Schedule] = field(default_factory=dict)  # numbers client hooks read as c.dials[name][...]
+    init: hooks.Init | None = None
+    select: hooks.Select | None = None
+    plan: hooks.Planned | None = None
+    send: hooks.Send | None = None
+    keep: hooks.Keep | None = None
+    trainable: hooks.Trainable | None = None
+    width: hooks.Width | None = None
+    bill: hooks.Billed | None = None
+    begin: hooks.Begin | None = None
+    view: hooks.View | None = None
+    logits: hooks.Logits | None = None
+    penalty: hooks.Penalty | None = None
+    gradient: hooks.Gradient | None = None
+    epoch: hooks.Epoch | None = None
+    measure: hooks.Measure | None = None
+    report: hooks.Reported | None = None
+    encode: hooks.Encode | None = None
+    decode: hooks.Decode | None = None
+    observe: hooks.Observe | None = None
+    conclude: hooks.Conclude | None = None
+    weigh: hooks.Weigh | None = None
+    merge: hooks.Merge | None = None
+    step: hooks.Step | None = None
+    dials: Mapping[str, Schedule] = field(default_factory=dict)  # numbers hooks read as me.dials[...], rnd.dials[...]
+    needs: tuple[str, ...] = ()  # what the problem must offer: labels, features, ...
     refuses: Mapping[str, str] = field(default_factory=dict)  # other part -> why the two have no meaning together
     origin: tuple[str, str, tuple[tuple[str, Any], ...]] | None = None  # module, factory, arguments
+
+    def __post_init__(self) -> None:
+        if self.name:  # one without a name cannot be composed; it gets its name, and is checked then
+            for name in self.filled:
+                hooks.check_hook(self.name, name, getattr(self, name))
 
     @property
     def filled(self) -> tuple[str, ...]:
@@ -165,10 +127,21 @@ def part(
             origin = (factory.__module__, factory.__name__, tuple(bound.arguments.items()))
             return replace(factory(*args, **kwargs), name=factory.__name__, seam=seam, origin=origin)
 
+        _try(make, example or {})
         meta: dict[str, Any] = {"neutral": neutral, "example": example or {}, "protocol": protocol, "silent": silent}
         return PARTS.add(seam=seam, **meta)(make)
 
     return wrap
+
+
+def _try(make: Callable[..., Part], example: Mapping[str, Any]) -> None:
+    """Makes a part once, so that hooks which cannot be called are told where they are written."""
+    try:
+        make(**example)
+    except HookError:
+        raise
+    except Exception:  # arguments that only a user can give: it is checked when it is made
+        return
 
 
 class Method:
@@ -180,8 +153,8 @@ class Method:
         self.options = dict(options)
         self.name = name
         self._hooks = {hook: tuple((p.name, getattr(p, hook)) for p in parts if getattr(p, hook)) for hook in HOOKS}
-        # True where clients decide during training what they train, so that its cost is known only afterwards
-        self.adaptive = self.has("epoch")
+        # True where clients decide during training what they train or send, so that its cost is known only afterwards
+        self.adaptive = self.has("epoch") or self.has("encode")
 
     def hooks(self, hook: str) -> tuple[tuple[str, Hook], ...]:
         """The (part name, function) pairs that fill a hook, in order of composition."""
@@ -217,23 +190,24 @@ def compose(
 ) -> Method:
     """Builds a method from parts and other methods, and checks that they fit together."""
     parts: list[Part] = []
-    protocols: dict[str, str] = {}
     merged: dict[str, Any] = {}
     for item in items:
-        if isinstance(item, Method):
-            if item.protocol != "synchronous":
-                protocols[item.protocol] = item.name
-            merged.update(item.options)
+        merged.update(item.options if isinstance(item, Method) else {})
         for p in item.parts if isinstance(item, Method) else (item,):
             _add(parts, p)
     _check(parts)
-    if protocol is None:
-        if len(protocols) > 1:
-            told = " and ".join(f"'{who}' needs the {what} protocol" for what, who in protocols.items())
-            raise ConflictError(f"These methods cannot be combined: {told}.")
-        protocol = next(iter(protocols), "synchronous")
     label = name or "+".join(item.name for item in items if item.name)
-    return Method(tuple(parts), protocol, {**merged, **(options or {})}, label)
+    return Method(tuple(parts), protocol or _protocol(items), {**merged, **(options or {})}, label)
+
+
+def _protocol(items: Iterable[Composable]) -> str:
+    """The protocol that methods need; two different ones are refused."""
+    methods = [item for item in items if isinstance(item, Method) and item.protocol != "synchronous"]
+    wanted = {method.protocol: method.name for method in methods}
+    if len(wanted) > 1:
+        told = " and ".join(f"'{who}' needs the {what} protocol" for what, who in wanted.items())
+        raise ConflictError(f"These methods cannot be combined: {told}.")
+    return next(iter(wanted), "synchronous")
 
 
 def _add(parts: list[Part], new: Part) -> None:

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Literal, Union
 
 from motley.core.errors import InputError
 from motley.core.schedule import Schedule
@@ -82,6 +82,10 @@ def _fits(hint: Any, value: Any, within: tuple[Within, ...] = ()) -> bool:
         return any(_fits(one, value, within) for one in inner)
     if origin in (list, tuple):
         return isinstance(value, list | tuple) and all(_fits(inner[0], one) for one in value)
+    return value in inner if origin is Literal else _simply_fits(hint, origin, value, within)
+
+
+def _simply_fits(hint: Any, origin: Any, value: Any, within: tuple[Within, ...]) -> bool:
     if hint in (int, float):
         number = isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
         return number and not math.isnan(value) and all(one.holds(value) for one in within)
@@ -100,6 +104,8 @@ def _told(hint: Any, within: tuple[Within, ...] = ()) -> list[str]:
         return _told(inner[0], _ends(inner))
     if origin in (Union, types.UnionType):
         return list(dict.fromkeys(text for one in inner for text in _told(one, within)))
+    if origin is Literal:
+        return [f"one of {', '.join(map(repr, inner))}"]
     if origin in (list, tuple):
         return [f"a list of {_MANY.get(inner[0], 'such')}"]
     if hint in _SIMPLE:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from motley.core.errors import InputError, UnknownNameError
+from motley.core.plugins import load_plugins
 from motley.core.ranges import check
 
 T = TypeVar("T")
@@ -84,6 +85,11 @@ class Entry(NamedTuple):
         return {name: p.default for name, p in found.items() if name not in skip and p.kind is not p.VAR_KEYWORD}
 
 
+def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """Whether two factories are the same text, read once more (a module that was reloaded, a cell run again)."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
 class Registry(Generic[T]):
     """Factories of one kind, by name."""
 
@@ -96,6 +102,10 @@ class Registry(Generic[T]):
 
         def wrap(factory: Callable[..., T]) -> Callable[..., T]:
             key = name or factory.__name__
+            known = self.entries.get(key)
+            if known is not None and not _same(known.factory, factory):
+                where = known.factory.__module__
+                raise InputError(f"There is a {self.kind} named '{key}' already (in {where}); choose another name.")
             summary = (inspect.getdoc(factory) or "").split("\n\n")[0].replace("\n", " ")
             self.entries[key] = Entry(key, summary, factory, meta)
             return factory
@@ -103,26 +113,39 @@ class Registry(Generic[T]):
         return wrap
 
     def __getitem__(self, name: str) -> Entry:
-        if name not in self.entries:
+        if name not in self:
             raise UnknownNameError(self.kind, name, self.entries)
         return self.entries[name]
 
     def __contains__(self, name: object) -> bool:
+        if name not in self.entries:
+            load_plugins()
         return name in self.entries
 
     def __iter__(self) -> Iterator[Entry]:
+        load_plugins()
         return iter(sorted(self.entries.values()))
+
+    def check(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Refuses arguments that the factory of that name does not take."""
+        entry = self[name]
+        hidden = dict.fromkeys(entry.meta.get("hidden", ()))
+        self._bind(entry, (), {**hidden, **{key: arguments[key] for key in arguments if key in entry.parameters}})
 
     def make(self, name: str, /, *args: Any, **arguments: Any) -> T:
         """Calls the factory of that name; wrong arguments give a sentence."""
         entry = self[name]
+        self._bind(entry, args, arguments)
+        made: T = entry.factory(*args, **arguments)
+        return made
+
+    def _bind(self, entry: Entry, args: tuple[Any, ...], arguments: Mapping[str, Any]) -> None:
         try:
             inspect.signature(entry.factory).bind(*args, **arguments)
         except TypeError as error:
             allowed = ", ".join(entry.parameters) or "none"
             raise InputError(
-                f"The {self.kind} '{name}' cannot be made: {error}; its arguments are: {allowed}."
+                f"The {self.kind} '{entry.name}' cannot be made: {error}; its arguments are: {allowed}."
             ) from None
-        check(f"The {self.kind} '{name}'", entry.factory, arguments)
-        made: T = entry.factory(*args, **arguments)
-        return made
+        given = {key: value for key, value in arguments.items() if key in entry.parameters}
+        check(f"The {self.kind} '{entry.name}'", entry.factory, given)

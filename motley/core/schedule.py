@@ -31,6 +31,17 @@ class Exponential:
         return max(self.low, self.start * self.factor**t)
 
 
+@dataclass(frozen=True)
+class Decayed:
+    """``start * factor ** (t - 1)``: the first round has ``start`` itself."""
+
+    start: float
+    factor: float = 1.0
+
+    def __call__(self, t: int) -> float:
+        return self.start * self.factor ** (t - 1)
+
+
 Schedule = float | Callable[[int], float]
 
 

@@ -1,4 +1,4 @@
-"""What flows through a round: one client's view, a minibatch, a plan, and the updates that reached the server.
+"""What hooks see: one client's view of its training, a minibatch, and the server's view of a round.
 
 Everything a client hook sees describes ONE client. A simulator may stack K of them along a leading axis (`Client` is a
 pytree, so ``torch.func.vmap`` maps over it); a part never knows.
@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import register_pytree_node, tree_leaves
+from torch.utils._pytree import register_pytree_node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from motley.core.keys import Key
     from motley.core.network import Network
+    from motley.core.problem import Problem
 
 Tree = Any
 """A tensor, or dicts/tuples of trees."""
 
 
 class Facts(NamedTuple):
-    """What a client knows about itself and its task, all as 0-d tensors except ``labels``."""
+    """What a client knows about itself and its task, all as 0-d tensors except ``labels``; stacked: [K], [K, C]."""
 
     client: Tensor  # id, int64
     round: Tensor  # round of the task, counted from 1, int64
@@ -38,6 +39,10 @@ class Facts(NamedTuple):
     upload: Tensor  # seconds to send the whole model up, float32
     download: Tensor = torch.zeros(())  # seconds to receive the whole model, float32
     capability: Tensor = torch.ones(())  # speed of this device as a share of the fleet's fastest, float32
+
+    def row(self, k: int) -> Facts:
+        """One client's of stacked ones."""
+        return Facts(*(column[k] for column in self))
 
 
 class Data:
@@ -86,6 +91,24 @@ class Output(NamedTuple):
     logits: Tensor
 
 
+class Mine(NamedTuple):
+    """What one part finds on a client: the argument ``me`` of its client hooks."""
+
+    name: str
+    down: Tree  # what its `send` sent
+    own: Tree  # what it keeps on this client
+    notes: Tree  # what it remembers during this task only
+    dials: Mapping[str, Tensor]  # its numbers in this round, 0-d
+
+    def keep(self, c: Client, state: Tree) -> Client:
+        """The client with new kept state of this part; it counts once the update is accepted."""
+        return c.with_(own={**c.own, self.name: state})
+
+    def note(self, c: Client, value: Tree) -> Client:
+        """The client with a note of this part, gone when the task ends."""
+        return c.with_(notes={**c.notes, self.name: value})
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """One client in the middle of its local training. Hooks return changed copies (`with_`)."""
@@ -96,12 +119,14 @@ class Client:
     facts: Facts
     key: Tensor  # int64: for this client in this round
     epoch: Tensor  # epochs finished so far
+    step: Tensor  # minibatch steps finished so far, int64
     loss: Tensor  # mean training loss of the last finished epoch (running within an epoch)
     down: dict[str, Tree]  # what each part sent
     own: dict[str, Tree]  # what each part keeps on this client
     notes: dict[str, Tree]  # what each part remembers during this task only
     dials: dict[str, dict[str, Tensor]]  # the parts' numbers in this round
     net: Network = field(repr=False)  # the model's functions; the same for all clients
+    problem: Problem = field(repr=False)  # what is learned; the same for all clients
     batch_size: int = 32  # of the local minibatches; the same for all clients
 
     def with_(self, **changes: Any) -> Client:
@@ -113,25 +138,22 @@ class Client:
             raise TypeError(f"A client has no field '{next(iter(changes))}'.")
         return new
 
-    def keep(self, part: str, state: Tree) -> Client:
-        """This client with new kept state of one part."""
-        return replace(self, own={**self.own, part: state})
-
-    def note(self, part: str, value: Tree) -> Client:
-        """This client with a note of one part."""
-        return replace(self, notes={**self.notes, part: value})
+    def mine(self, part: str) -> Mine:
+        """What a part finds here."""
+        return Mine(part, self.down.get(part), self.own.get(part), self.notes.get(part), self.dials.get(part, {}))
 
 
-_CLIENT_FIELDS = ("params", "start", "trained", "facts", "key", "epoch", "loss", "down", "own", "notes", "dials")
+_ALIKE = ("net", "problem", "batch_size")
+_CLIENT_FIELDS = tuple(name for name in Client.__slots__ if name not in _ALIKE)
 
 
-def _flatten_client(c: Client) -> tuple[list[Any], tuple[Network, int]]:
-    return [getattr(c, name) for name in _CLIENT_FIELDS], (c.net, c.batch_size)
+def _flatten_client(c: Client) -> tuple[list[Any], tuple[Any, ...]]:
+    return [getattr(c, name) for name in _CLIENT_FIELDS], tuple(getattr(c, name) for name in _ALIKE)
 
 
-def _unflatten_client(values: Any, alike: tuple[Network, int]) -> Client:
-    net, batch_size = alike
-    return Client(**dict(zip(_CLIENT_FIELDS, values, strict=True)), net=net, batch_size=batch_size)
+def _unflatten_client(values: Any, alike: tuple[Any, ...]) -> Client:
+    fields = zip((*_CLIENT_FIELDS, *_ALIKE), (*values, *alike), strict=True)
+    return Client(**dict(fields))
 
 
 register_pytree_node(Client, _flatten_client, _unflatten_client, serialized_type_name="motley.Client")
@@ -143,11 +165,12 @@ class Setting(NamedTuple):
     net: Network
     params: Tensor  # [P] the first global model
     n_clients: int
-    public: Callable[[int], Data] | None = None  # so many samples of each class that the server holds, where it may
+    public: Data | None = None  # samples that the server holds
     n: Tensor | None = None  # [N] samples of every client, float32
     batch_size: int = 1
     seconds: Tensor | None = None  # [N] what profiling says a task of each client takes
     frozen_cost: Tensor | None = None  # [L] cost of training with 0..L-1 layers frozen, as a share of the whole
+    key: Key | None = None  # for draws at the start
 
 
 class Plan(NamedTuple):
@@ -170,6 +193,7 @@ class Round(NamedTuple):
     deadline: float | None = None  # seconds after the round's start
     net: Network | None = None  # the model's functions, for merging by layer and for training on the server
     dropped: tuple[int, ...] = ()  # when merging: clients whose tasks were lost or given up in this round before
+    dials: Mapping[str, float] = {}  # the part's own numbers in this round
 
 
 class Pool(NamedTuple):
@@ -208,51 +232,18 @@ class Updates:
     lr: Tensor  # [K]
     duration: Tensor  # [K] seconds from dispatch to arrival, float32
     extras: Mapping[str, Tree]  # what each part's `report` sent up, leaves [K, ...]
+    extra: Tree = None  # what the part at hand sent up
     width: Tensor | None = None  # [K] share of each hidden layer's units that was trained; None: all of them
     whole: bool | None = None  # whether everyone trained every layer, where that is known without a look at `trained`
 
     def __len__(self) -> int:
         return int(self.ids.shape[0])
 
+    def seen_by(self, part: str) -> Updates:
+        """The same, with what this part sent up as ``extra``."""
+        return replace(self, extra=self.extras.get(part)) if self.extras else self
+
     @property
     def models(self) -> Tensor:
         """[K, P] the clients' models as the server can know them."""
         return self.start + self.delta
-
-
-def tree_bytes(tree: Tree) -> int:
-    """Bytes of all tensors in a tree."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
-
-
-def sent(values: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device; a GPU still at work does not make the host wait."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
-
-
-def stack_rows(rows: list[Tensor]) -> Tensor:
-    """`torch.stack`, without a copy where the rows already lie one after the other in one tensor."""
-    first = rows[0]
-    width = first.numel()
-    if width and first._base is not None and first.is_contiguous():
-        step = width * first.element_size()
-        begin, end = first.data_ptr(), first.untyped_storage().data_ptr() + first.untyped_storage().nbytes()
-        wanted = range(begin, begin + len(rows) * step, step)
-        if wanted.stop <= end and [row.data_ptr() for row in rows] == list(wanted):
-            return first.as_strided((len(rows), *first.shape), (width, *first.stride()))
-    return torch.stack(rows)
-
-
-def stack_trees(trees: list[Tree]) -> Tree:
-    """Stacks equal trees along a new leading axis."""
-    first = trees[0]
-    if isinstance(first, Tensor):
-        return stack_rows(trees)
-    if isinstance(first, dict):
-        return {key: stack_trees([tree[key] for tree in trees]) for key in first}
-    if isinstance(first, tuple):
-        values = [stack_trees(list(column)) for column in zip(*trees, strict=True)]
-        return type(first)(*values) if hasattr(first, "_fields") else tuple(values)
-    if first is None:
-        return None
-    raise TypeError(f"A tree holds tensors, dicts and tuples, not {type(first).__name__}.")

@@ -19,7 +19,7 @@ from motley.core.errors import DataError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset, Scaling, Tokens
 from motley.data.federated import FederatedData, Partition
-from motley.data.partitions.tools import by_owner
+from motley.data.partitions.helpers import by_owner
 from motley.data.split import standardise, stratified
 
 Array = Any  # NumPy array, tensor, or nested lists
@@ -37,25 +37,24 @@ def from_arrays(
     groups: dict[str, Array] | None = None,
     scale: bool = True,
     seed: int = 0,
+    classes: bool = True,
 ) -> Dataset:
-    """A data set from inputs [N, ...] and labels [N].
+    """A data set from inputs [N, ...] and labels [N]; with ``classes=False`` from inputs and numbers [N] or [N, D].
 
     ``test`` is another pair of arrays, or the fraction to set aside (stratified, from `seed`). ``kind`` is guessed:
     [N, H, W] and [N, C, H, W] are images, whole numbers [N, T] text when ``kind='text'`` is said, else a table. With
     ``scale``, inputs are standardised with the training samples' statistics. ``groups`` gives natural client ids.
     """
-    inputs, labels = as_tensor(x, "inputs"), as_tensor(y, "labels").reshape(-1).to(torch.int64)
+    inputs, labels = as_tensor(x, "inputs"), targets(y, classes)
     if len(inputs) != len(labels):
-        raise DataError(f"There are {len(inputs)} inputs but {len(labels)} labels.")
-    if len(labels) and int(labels.min()) < 0:
-        raise DataError(f"Labels must be whole numbers from 0, found {int(labels.min())}.")
+        raise DataError(f"There are {len(inputs)} inputs but {len(labels)} {'labels' if classes else 'targets'}.")
     kind = kind or ("image" if inputs.dim() >= 3 else "table")
     if kind not in ("image", "table", "text"):
         raise DataError(f"kind must be 'image', 'table' or 'text', not '{kind}'.")
     inputs = _shaped(inputs, kind)
     ids = {g: as_tensor(v, g).reshape(-1).to(torch.int64) for g, v in (groups or {}).items()}
     if isinstance(test, tuple):
-        parts = (inputs, labels, _shaped(as_tensor(test[0], "test inputs"), kind), _long(test[1]))
+        parts = (inputs, labels, _shaped(as_tensor(test[0], "test inputs"), kind), targets(test[1], classes))
         test_ids: dict[str, Tensor] = {}
     else:
         if not 0 <= test < 1:
@@ -63,11 +62,32 @@ def from_arrays(
         chosen = torch.from_numpy(stratified(labels.numpy(), test, Key.root(seed).fold("arrays").generator()))
         parts = (inputs[~chosen], labels[~chosen], inputs[chosen], labels[chosen])
         ids, test_ids = {g: v[~chosen] for g, v in ids.items()}, {g: v[chosen] for g, v in ids.items()}
-    known = max((int(p.max()) + 1 for p in (parts[1], parts[3]) if len(p)), default=0)
+    known = max((int(p.max()) + 1 for p in (parts[1], parts[3]) if len(p)), default=0) if classes else 0
     scaling = Tokens() if kind == "text" else Scaling()
     words = int(max(parts[0].max(), parts[2].max() if len(parts[2]) else 0)) + 1 if kind == "text" else 0
     made = Dataset(name, *parts, n_classes or known, scaling, kind, ids, test_ids, words)
     return standardise(made) if scale and kind != "text" else made
+
+
+def targets(y: Array, classes: bool) -> Tensor:
+    """Labels as whole numbers from 0 [N], or targets as numbers [N] or [N, D]."""
+    found = as_tensor(y, "labels" if classes else "targets")
+    if not classes:
+        return found.to(torch.float32)
+    if found.dim() == 2 and found.shape[1] > 1:
+        raise DataError(
+            f"Labels have the shape {tuple(found.shape)}; give one whole number per sample "
+            "(of one-hot rows: labels.argmax(1))."
+        )
+    found = found.reshape(-1)
+    if found.is_floating_point() and bool((found != found.round()).any()):
+        raise DataError(
+            f"Labels must be whole numbers from 0, found {float(found[found != found.round()][0]):g}; "
+            "where numbers are to be learned, say problem='regression'."
+        )
+    if len(found) and int(found.min()) < 0:
+        raise DataError(f"Labels must be whole numbers from 0, found {int(found.min())}.")
+    return found.to(torch.int64)
 
 
 def from_torch(data: Any, test: Any = TEST_FRACTION, **rest: Any) -> Dataset:
@@ -80,14 +100,14 @@ def from_torch(data: Any, test: Any = TEST_FRACTION, **rest: Any) -> Dataset:
     return from_arrays(x, y, test if isinstance(test, float) else _items(test), **rest)
 
 
-def from_clients(clients: Sequence[Any], test: Any, **rest: Any) -> FederatedData:
+def from_clients(clients: Sequence[Any], test: Any, *, classes: bool = True, **rest: Any) -> FederatedData:
     """Federated data from one (x, y) pair or torch data set per client, and a test pair or data set."""
     if not len(clients):
         raise DataError("Federated data need at least one client.")
     pairs = [pair if isinstance(pair, tuple) else _items(pair) for pair in clients]
     x = torch.cat([as_tensor(p[0], "inputs") for p in pairs])
-    y = torch.cat([_long(p[1]) for p in pairs])
-    dataset = from_arrays(x, y, test if isinstance(test, tuple) else _items(test), **rest)
+    y = torch.cat([targets(p[1], classes) for p in pairs])
+    dataset = from_arrays(x, y, test if isinstance(test, tuple) else _items(test), classes=classes, **rest)
     offsets = np.concatenate([[0], np.cumsum([len(p[1]) for p in pairs])])
     return FederatedData(dataset, Partition(np.arange(len(y)), offsets))
 
@@ -226,7 +246,7 @@ def _items(data: Any) -> tuple[Array, Array]:
     for i in range(len(data)):
         item = data[i]
         x.append(np.asarray(item[0]))
-        y.append(int(item[1]))
+        y.append(np.asarray(item[1]))
     if not x:
         raise DataError("The data set has no samples.")
     return np.stack(x), np.asarray(y)

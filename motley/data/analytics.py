@@ -213,7 +213,7 @@ RADFED_TABLE_ONE = {  # data set, lambda, and the paper's min, max, mean, stdev,
 def radfed_table_one(seeds: int = 3, clients: int = 100) -> list[TableRow]:
     """RADFed's Table I for the sets partitioned by eq. 1, recomputed: training and test samples pooled, mu = 1."""
     from motley.data.datasets import load
-    from motley.data.partition import make_partition
+    from motley.data.partitioning import make_partition
     from motley.data.split import pooled
 
     rows = []

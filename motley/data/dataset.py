@@ -56,10 +56,10 @@ class Dataset:
 
     name: str
     x: Tensor  # [N, ...] in the smallest type that holds it
-    y: Tensor  # [N] int64
+    y: Tensor  # [N] int64 where targets are classes, else float32 [N] or [N, D]
     test_x: Tensor
     test_y: Tensor
-    n_classes: int
+    n_classes: int  # 0 where targets are not classes
     scaling: Scaling | None = None
     kind: str = "table"  # image (C, H, W), table (D,) or text (T,) tokens
     groups: Mapping[str, Tensor] = field(default_factory=dict)  # natural client ids per training sample, int64 [N]
@@ -70,13 +70,19 @@ class Dataset:
         for what, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
             if len(x) != len(y):
                 raise DataError(f"The {what} set of '{self.name}' has {len(x)} inputs but {len(y)} labels.")
-            if len(y) and (int(y.min()) < 0 or int(y.max()) >= self.n_classes):
-                raise DataError(f"Labels of '{self.name}' must lie in 0..{self.n_classes - 1}, found {int(y.max())}.")
+            if self.n_classes and len(y) and (int(y.min()) < 0 or int(y.max()) >= self.n_classes):
+                found = int(y.min()) if int(y.min()) < 0 else int(y.max())
+                raise DataError(f"Labels of '{self.name}' must lie in 0..{self.n_classes - 1}, found {found}.")
         if len(self.x) == 0:
             raise DataError(f"The data set '{self.name}' has no training samples.")
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def n_outputs(self) -> int:
+        """How many numbers a model gives for one sample: one per class, or one per number of the target."""
+        return self.n_classes or (1 if self.y.dim() == 1 else int(self.y.shape[1]))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

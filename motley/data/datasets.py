@@ -12,8 +12,9 @@ from functools import lru_cache
 from motley.core.errors import InputError
 from motley.core.registry import Registry, parse
 from motley.data.dataset import Dataset
-from motley.data.files import VARIABLE
-from motley.data.sources import images, synthetic, tables, text
+from motley.data.downloads import VARIABLE
+from motley.data.sources import images, synthetic, text
+from motley.data.sources import tabular as tables
 
 DATASETS: Registry[Dataset] = Registry("data set")
 """Factories of data sets; add your own with ``@DATASETS.add()``."""

@@ -104,6 +104,8 @@ class FederatedData:
     @cached_property
     def _label_table(self) -> NDArray[np.integer[Any]]:
         """`labels` in the smallest type that holds it: a million clients take ten bytes each, not forty."""
+        if not self.n_classes:
+            return np.zeros((self.n_clients, 0), np.uint8)
         owner = np.repeat(np.arange(self.n_clients), self.sizes)
         y = self.dataset.y.numpy()[self.partition.index]
         if self.transforms:

@@ -17,8 +17,8 @@ from motley.core.errors import PartitionError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset
 from motley.data.federated import Partition
-from motley.data.partitions.tables import fit, round_table
-from motley.data.partitions.tools import (
+from motley.data.partitions.count_tables import fit, round_table
+from motley.data.partitions.helpers import (
     Floats,
     Ints,
     by_owner,

@@ -137,6 +137,8 @@ def label_permutation(dataset: Dataset, partition: Partition, key: Key, clusters
     """Concept shift: each cluster of clients names the classes in its own order (the first keeps theirs)."""
     if clusters < 1:
         raise DataError(f"label_permutation needs at least one cluster, not {clusters}.")
+    if not dataset.n_classes:
+        raise DataError(f"The skew 'label_permutation' needs classes, but the targets of '{dataset.name}' are numbers.")
     cluster = _clusters(partition, clusters)
     n = int(cluster.max()) + 1
     rows = [torch.arange(dataset.n_classes)]

@@ -21,7 +21,9 @@ Ints = NDArray[np.int64]
 
 
 def stratified(y: NDArray[Any], fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Marks a random ``fraction`` of every class (rounded per class): bool [N]."""
+    """Marks a random ``fraction`` of every class (rounded per class), or of all where targets are no classes: [N]."""
+    if y.dtype.kind == "f":
+        y = np.zeros(len(y), np.int64)
     order = np.lexsort((rng.random(len(y)), y))
     counts = np.bincount(y)
     chosen = np.zeros(len(y), bool)

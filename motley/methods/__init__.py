@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from motley.core.discovery import import_room
 from motley.core.part import Method
-from motley.methods import ama_fes, baselines, logits, radfed, rebafl, system
-from motley.methods.registry import METHODS, make_method
+from motley.methods.named import METHODS, make_method
 
-__all__ = ["METHODS", "ama_fes", "baselines", "logits", "make_method", "radfed", "rebafl", "system"]
+__all__ = ["METHODS", "make_method"]
+
+import_room("motley.client")
+import_room("motley.server")
+import_room("motley.methods")
 
 
 def __getattr__(name: str) -> Callable[..., Method]:
@@ -17,5 +21,5 @@ def __getattr__(name: str) -> Callable[..., Method]:
     return METHODS[name].factory
 
 
-# A method wins over a module of the same name: motley.methods.rebafl is the method.
-globals().update({entry.name: entry.factory for entry in METHODS})
+def __dir__() -> list[str]:
+    return sorted([*__all__, *METHODS.entries])

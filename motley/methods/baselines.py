@@ -6,7 +6,7 @@ from motley.client.correct import control_variates
 from motley.client.objective import dynamic_regulariser, proximal
 from motley.core.part import Method, compose
 from motley.core.ranges import NotNegative, NotNegativeSchedule, Share
-from motley.methods.registry import METHODS
+from motley.methods.named import METHODS
 from motley.server.aggregate import plain_mean
 from motley.server.step import mix_with_previous, server_adagrad, server_adam, server_momentum, server_yogi
 from motley.server.workload import partial_work

@@ -1,9 +1,11 @@
 """Models, how they are computed, and what they cost."""
 
-from motley.nets import cnn, linear, lstm, mlp, resnet
+from motley.core.bill import Cost
+from motley.nets import cnn, lstm, mlp, resnet
+from motley.nets import logistic as linear
 from motley.nets.conv import Conv2d, conv_formulation, max_pool
-from motley.nets.cost import Cost, cost_of, flops, flops_of_mask
-from motley.nets.registry import MODELS, Split, model
+from motley.nets.cost import cost_of, flops, flops_of_mask
+from motley.nets.models import MODELS, Split, model
 from motley.nets.zoo import build, make
 
 __all__ = [

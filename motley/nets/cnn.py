@@ -8,9 +8,9 @@ from typing import NamedTuple, cast
 from torch import Tensor, nn
 
 from motley.core.errors import DataError
-from motley.nets.client_linear import Linear
 from motley.nets.conv import Conv2d, activation, conv_blocks
-from motley.nets.registry import Split, image, model, widths
+from motley.nets.dense import Linear
+from motley.nets.models import Split, image, model, widths
 
 
 class Block(NamedTuple):

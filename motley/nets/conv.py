@@ -3,7 +3,7 @@
 Under `torch.func.vmap` over clients every client has weights of its own, and a convolution can be computed in two ways:
 
 direct  `F.conv2d`, which becomes one grouped convolution with the clients as groups; cuDNN is slow at that
-kernel  the Triton kernels of `client_conv`, on a GPU
+kernel  the kernel offered as "conv_stack", on a GPU
 auto    kernel for clients batched on a GPU, direct otherwise
 
 They give the same values and gradients up to rounding.
@@ -14,19 +14,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from motley.core.acceleration import kernel_for
 from motley.core.errors import InputError
-from motley.core.kernels import usable
 from motley.core.vmapped import is_vmapped
-from motley.nets.client_conv import ConvStack, Sizes, Stack
 
 FORMULATIONS = ("auto", "direct", "kernel")
 _formulation: ContextVar[str] = ContextVar("conv_formulation", default="auto")
+
+
+class Sizes(NamedTuple):
+    """What a block does beside its convolution."""
+
+    padding: int
+    pool: bool
+    slope: float
+
+
+class Stack(NamedTuple):
+    """Blocks one after the other; planar: the result is flattened next."""
+
+    blocks: tuple[Sizes, ...]
+    planar: bool = False
 
 
 @contextmanager
@@ -65,7 +79,7 @@ class Conv2d(nn.Conv2d):
         square = self.kernel_size[0] == self.kernel_size[1] and self.padding_mode == "zeros"
         plain = self.stride == (1, 1) and self.dilation == (1, 1) and self.groups == 1 and input.dim() == 4
         padded = self.padding in ((0, 0), (1, 1), (2, 2)) and int(self.padding[0]) < self.kernel_size[0]
-        return usable(input) and square and plain and padded
+        return square and plain and padded and kernel_for("conv_stack", input) is not None
 
 
 def conv_blocks(layers: Sequence[Conv2d], x: Tensor, pools: Sequence[bool], slope: float) -> Tensor:
@@ -87,7 +101,10 @@ def activation(x: Tensor, slope: float) -> Tensor:
 
 def _stacked(layers: Sequence[Conv2d], x: Tensor, stack: Stack) -> Tensor:
     tensors = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
-    return cast(tuple[Tensor, ...], ConvStack.apply(x, stack, *tensors))[0]
+    run = kernel_for("conv_stack", x)
+    assert run is not None
+    found: Tensor = run(x, stack, *tensors)
+    return found
 
 
 def max_pool(x: Tensor) -> Tensor:

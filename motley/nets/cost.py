@@ -11,13 +11,13 @@ so a frozen prefix saves its whole backward pass, and freezing the head alone sa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from motley.core.bill import Cost
 from motley.core.errors import InputError
 from motley.core.network import Network
 from motley.nets.lstm import LSTMLayer
@@ -29,21 +29,6 @@ class Flops(NamedTuple):
     forward: float
     backward_input: float
     backward_weight: float
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Per layer, in forward order: operations per sample, bytes of the weights, and what could only be estimated."""
-
-    forward: tuple[float, ...]
-    backward_input: tuple[float, ...]
-    backward_weight: tuple[float, ...]
-    bytes: tuple[int, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def n_layers(self) -> int:
-        return len(self.forward)
 
 
 Rule = Callable[[Any, Tensor, Tensor], Flops]

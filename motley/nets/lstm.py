@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from motley.core.acceleration import kernel_for
 from motley.core.vmapped import plain
-from motley.nets.client_lstm import ClientLSTM, fits
-from motley.nets.registry import Split, model, tokens
+from motley.nets.models import Split, model, tokens
 
 
 class LSTMLayer(nn.Module):
@@ -35,8 +34,10 @@ class LSTMLayer(nn.Module):
         if plain(x) and plain(self.weight_hidden) and not torch.is_grad_enabled():
             return self._by_torch(x)
         from_input = F.linear(x, self.weight_input, self.bias)
-        if fits(from_input, self.weight_hidden):
-            return cast(tuple[Tensor, ...], ClientLSTM.apply(from_input, self.weight_hidden))[0]
+        run = kernel_for("lstm", from_input, self.weight_hidden)
+        if run is not None:
+            found: Tensor = run(from_input, self.weight_hidden)
+            return found
         hidden = cell = x.new_zeros(x.shape[0], self.n_hidden)
         states = []
         for gates in from_input.unbind(1):

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from motley.nets.client_linear import Linear
-from motley.nets.registry import Split, model, numbers, widths
+from motley.nets.dense import Linear
+from motley.nets.models import Split, model, numbers, widths
 
 
 class MLP(Split):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from motley.core.errors import DataError
 from motley.nets.conv import Conv2d, max_pool
-from motley.nets.registry import Split, image, model
+from motley.nets.models import Split, image, model
 
 
 class Unit(NamedTuple):

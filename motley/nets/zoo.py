@@ -9,7 +9,7 @@ from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.registry import parse
-from motley.nets.registry import MODELS
+from motley.nets.models import MODELS
 
 
 def make(spec: str, shape: tuple[int, ...], classes: int, vocabulary: int, key: Key) -> nn.Module:

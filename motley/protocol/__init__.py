@@ -1,18 +1,8 @@
 """Protocols: the order of a round, as async functions over a `Federation`."""
 
-from motley.protocol import asynchronous, late, redistribute, semi, synchronous, tiers
-from motley.protocol.federation import PROTOCOLS, Arrival, Federation, Flight, Weights
+from motley.core.discovery import import_room
+from motley.protocol.federation import PROTOCOLS, Federation, Task
 
-__all__ = [
-    "PROTOCOLS",
-    "Arrival",
-    "Federation",
-    "Flight",
-    "Weights",
-    "asynchronous",
-    "late",
-    "redistribute",
-    "semi",
-    "synchronous",
-    "tiers",
-]
+__all__ = ["PROTOCOLS", "Federation", "Task"]
+
+import_room("motley.protocol")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from motley.core.ranges import Count, NotNegative
-from motley.protocol.federation import PROTOCOLS, Arrival, Federation
-from motley.protocol.late import EMPTY_SECONDS, young
+from motley.core.tasks import Update
+from motley.protocol.federation import PROTOCOLS, Federation
+from motley.protocol.late import young
 
 
 @PROTOCOLS.add(hidden=("fed",))
@@ -21,19 +22,19 @@ async def asynchronous(
     tasks between two mergings; if all have had one, the merging happens with what is there.
     """
     async for rnd in fed.rounds():
-        kept: list[Arrival] = []
+        kept: list[Update] = []
         served: set[int] = set()
         width = concurrency or rnd.cohort
         while len(kept) < buffer:
-            chosen = fed.select(rnd, max(0, width - len(fed.flights)), without=served)
+            chosen = fed.select(rnd, max(0, width - len(fed.tasks)), without=served)
             fed.dispatch(rnd, chosen)
             served.update(chosen)
             arrived = fed.take(at_most=buffer - len(kept))
             kept += young(fed, rnd, arrived, maximum_staleness)
             if not arrived:
-                if all(flight.over() for flight in fed.flights):
+                if all(task.over() for task in fed.tasks):
                     break  # nobody is at work; what is held back comes in a later round
                 await fed.news()
         if not kept:
-            await fed.sleep(EMPTY_SECONDS)
+            await fed.nobody()
         fed.aggregate(rnd, kept)

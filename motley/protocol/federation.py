@@ -3,62 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
-
-from torch import Tensor
+from typing import Any, Protocol
 
 from motley.core.registry import Registry
+from motley.core.tasks import Update, Weights
 from motley.core.types import Round, Tree
 
 
-@dataclass(frozen=True)
-class Weights:
-    """A handle to a model somewhere: the server's, or one that a client holds and can hand on."""
-
-    value: Tensor  # [P]
-
-
-class Arrival(NamedTuple):
-    """One client's update as it reached the server."""
-
-    client: int
-    round: int  # round it was trained in
-    start: Weights
-    delta: Tensor  # [P]
-    trained: Tensor  # [L]
-    extras: dict[str, Tree]
-    own: dict[str, Tree]
-    n: float
-    loss: Tensor  # [], where it was computed
-    steps: int
-    epochs: float
-    lr: float
-    duration: float
-    width: float | None = None  # share of each hidden layer that was trained; None: all
+class Task(Protocol):
+    """A task on its way: given to a client, not yet taken back."""
 
     @property
-    def model(self) -> Weights:
-        """The client's model as it went over the wire."""
-        return Weights(self.start.value + self.delta)
+    def client(self) -> int: ...
 
+    @property
+    def round(self) -> int: ...
 
-class Flight(Protocol):
-    """A task on its way: dispatched, not yet delivered."""
+    def done(self) -> bool:
+        """Whether its update is there."""
 
-    client: int
-    round: int
-
-    def done(self) -> bool: ...
-
-    def result(self) -> Arrival | None: ...
+    def result(self) -> Update | None: ...
 
     def over(self) -> bool:
         """Arrived, lost, given up, or held back for a later round: nothing more comes of it in this round."""
 
 
-class Federation(Protocol):
-    """The seam between a protocol and a clock."""
+class Clock(Protocol):
+    """Time, virtual or real."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Lets time pass."""
+
+    async def nobody(self) -> None:
+        """Waits because nobody could be reached: a while, or until somebody comes."""
+
+
+class Federation(Clock, Protocol):
+    """The seam between a protocol and the world."""
 
     options: dict[str, Any]  # the protocol's own settings
     weights: Weights  # the global model
@@ -70,15 +55,15 @@ class Federation(Protocol):
         """How many clients there are, present or not."""
 
     @property
-    def profile(self) -> list[float]:
-        """Seconds a task of each client takes when nothing goes wrong, as profiling says."""
+    def clients(self) -> list[int]:
+        """Their ids, ascending; a part of a federation has some of them."""
 
     @property
-    def now(self) -> float:
-        """Seconds since the start."""
+    def profile(self) -> list[float]:
+        """Seconds a task of each of the clients takes when nothing goes wrong, as profiling says."""
 
-    def rounds(self) -> AsyncIterator[Round]:
-        """Rounds to come. Evaluation, records and checkpoints happen between two of them."""
+    def rounds(self, at_most: int | None = None) -> AsyncIterator[Round]:
+        """Rounds to come, all or some. Evaluation, records and checkpoints happen between two of them."""
 
     def select(
         self,
@@ -95,57 +80,64 @@ class Federation(Protocol):
         (only where parts keep nothing on clients, because two updates of one client would disagree about it).
         """
 
-    def dispatch(self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None) -> list[Flight]:
-        """Sends each client its task, with the global model or with one of its own."""
+    def dispatch(self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None) -> list[Task]:
+        """Gives each client a task, with the global model or with one of its own."""
 
     @property
-    def flights(self) -> list[Flight]:
-        """Everything dispatched and neither delivered nor given up, oldest first; survives a checkpoint."""
+    def tasks(self) -> list[Task]:
+        """Everything dispatched and neither taken, lost nor given up, oldest first; survives a checkpoint."""
 
-    async def gather(self, flights: Sequence[Flight], deadline: float | None = None) -> list[Arrival]:
-        """Waits for these flights, at most ``deadline`` seconds; who is late by then is given up.
+    async def gather(self, tasks: Sequence[Task], deadline: float | None = None) -> list[Update]:
+        """Waits for these tasks, at most ``deadline`` seconds; who is late by then is given up.
 
-        The arrivals come in the order of dispatch.
+        The updates come in the order of dispatch.
         """
 
-    async def arrivals(self, until: float | None = None, at_least: int = 0) -> list[Arrival]:
+    async def arrivals(self, until: float | None = None, at_least: int = 0) -> list[Update]:
         """What came, in order of arrival, by ``until`` (seconds since start) or once ``at_least`` are there.
 
-        Nothing is given up: the rest stays in flight. Without ``until`` it waits for ``at_least``, or for all.
+        Nothing is given up: the rest stays under way. Without ``until`` it waits for ``at_least``, or for all.
         """
 
     async def news(self, until: float | None = None) -> None:
         """Waits until something new arrives, is lost or is held back, at most ``until`` (seconds since start)."""
 
-    def take(self, flights: Sequence[Flight] | None = None, at_most: int | None = None) -> list[Arrival]:
-        """What has arrived (of these flights), in order of arrival; the rest stays."""
+    def take(self, tasks: Sequence[Task] | None = None, at_most: int | None = None) -> list[Update]:
+        """What has arrived (of these tasks), in order of arrival; the rest stays.
 
-    def give_up(self, flights: Sequence[Flight]) -> None:
-        """Waits no longer for these; what has arrived of them is thrown away."""
-
-    def discard(self, arrivals: Sequence[Arrival]) -> None:
-        """Counts arrivals that came too late to be used."""
-
-    def observe(self, rnd: Round, arrivals: Sequence[Arrival]) -> list[Arrival]:
-        """Lets parts learn from arrivals that are handed on rather than aggregated; accepts the clients' own state.
-
-        Returns the arrivals that are sound (finite); the others are refused as in `aggregate`.
+        What becomes of an update is decided in the round in which it is taken: it is merged, handed on or discarded.
         """
 
-    def aggregate(self, rnd: Round, arrivals: Sequence[Arrival], *, observed: bool = False) -> None:
-        """Merges arrivals into the global model and accepts the clients' own state.
+    def give_up(self, tasks: Sequence[Task]) -> None:
+        """Waits no longer for these; what has arrived of them is thrown away."""
+
+    def discard(self, updates: Sequence[Update]) -> None:
+        """Counts updates that came too late to be used."""
+
+    def observe(self, rnd: Round, updates: Sequence[Update]) -> list[Update]:
+        """Lets parts learn from updates that are handed on rather than aggregated; accepts the clients' own state.
+
+        Returns the updates that are sound (finite); the others are refused as in `aggregate`.
+        """
+
+    def aggregate(self, rnd: Round, updates: Sequence[Update], *, observed: bool = False) -> None:
+        """Merges updates into the global model and accepts the clients' own state.
 
         ``observed``: parts have learned from them before (`observe`), so they are merged and nothing else.
         """
 
-    def preview(self, rnd: Round, arrivals: Sequence[Arrival]) -> Weights:
-        """The model that aggregating these arrivals would give; nothing is changed."""
+    def preview(self, rnd: Round, updates: Sequence[Update]) -> Weights:
+        """The model that aggregating these updates would give; nothing is changed."""
 
     def note(self, **numbers: Any) -> None:
         """Writes numbers, or lists of them, into this round's record."""
 
-    async def sleep(self, seconds: float) -> None:
-        """Lets time pass."""
+    def split(self, groups: Sequence[Collection[int]]) -> list[Federation]:
+        """Several federations on one clock, each with some of the clients, a model and the parts' state of its own.
+
+        What they count joins this federation's next record, and its checkpoints hold them: called again after a
+        resumption it gives them as they were.
+        """
 
 
 ProtocolFunction = Callable[[Federation], Awaitable[None]]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from motley.core.ranges import NotNegative, Positive
+from motley.core.tasks import Update
 from motley.core.types import Round
-from motley.protocol.federation import PROTOCOLS, Arrival, Federation, Flight
-
-EMPTY_SECONDS = 60.0  # how long the server waits before it looks again when nobody can be reached
+from motley.protocol.federation import PROTOCOLS, Federation, Task
 
 
 @PROTOCOLS.add(hidden=("fed",))
@@ -25,25 +24,25 @@ async def late(
     thrown away (0: every late one). ``reselect``: a client whose update is held up on its way may be chosen again.
     """
     async for rnd in fed.rounds():
-        flights = fed.dispatch(rnd, fed.select(rnd, waiting=reselect))
+        tasks = fed.dispatch(rnd, fed.select(rnd, waiting=reselect))
         if round_seconds is not None:
             await fed.sleep(round_seconds)
-        elif flights:
-            await settled(fed, flights, rnd.deadline)
+        elif tasks:
+            await settled(fed, tasks, rnd.deadline)
         else:
-            await fed.sleep(EMPTY_SECONDS)
+            await fed.nobody()
         fed.aggregate(rnd, young(fed, rnd, fed.take(), maximum_staleness))
 
 
-async def settled(fed: Federation, flights: Sequence[Flight], seconds: float | None = None) -> None:
-    """Waits until nothing more comes of these flights in this round, at most so many seconds. Gives nothing up."""
+async def settled(fed: Federation, tasks: Sequence[Task], seconds: float | None = None) -> None:
+    """Waits until nothing more comes of these tasks in this round, at most so many seconds. Gives nothing up."""
     until = None if seconds is None else fed.now + seconds
-    while not all(flight.over() for flight in flights) and (until is None or fed.now < until):
+    while not all(task.over() for task in tasks) and (until is None or fed.now < until):
         await fed.news(until)
 
 
-def young(fed: Federation, rnd: Round, arrivals: Sequence[Arrival], maximum: float) -> list[Arrival]:
+def young(fed: Federation, rnd: Round, updates: Sequence[Update], maximum: float) -> list[Update]:
     """The arrivals of at most so many rounds; the others are counted and thrown away."""
-    old = [arrival for arrival in arrivals if rnd.number - arrival.round > maximum]
+    old = [update for update in updates if rnd.number - update.round > maximum]
     fed.discard(old)
-    return [arrival for arrival in arrivals if rnd.number - arrival.round <= maximum]
+    return [update for update in updates if rnd.number - update.round <= maximum]

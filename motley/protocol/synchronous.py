@@ -10,6 +10,6 @@ async def synchronous(fed: Federation) -> None:
     """Every round waits for its whole cohort, or until the deadline; late updates are given up."""
     async for rnd in fed.rounds():
         cohort = fed.select(rnd)
-        flights = fed.dispatch(rnd, cohort)
-        arrived = await fed.gather(flights, rnd.deadline)
+        tasks = fed.dispatch(rnd, cohort)
+        arrived = await fed.gather(tasks, rnd.deadline)
         fed.aggregate(rnd, arrived)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from motley.report.describe import Description
+    from motley.report.description import Description
 
 
 class Advice(NamedTuple):

@@ -17,8 +17,8 @@ from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.fleet.fleet import Fates, Fleet
 from motley.fleet.timing import task_timing
+from motley.protocol.carrier import EMPTY_SECONDS
 
-_WAIT = 60.0  # seconds until the server looks again when nobody is there, as in a simulated run
 _LOOKS = 100_000_000  # how often it is asked whether a client is there, at most
 _FEWEST = 50  # rounds that are rehearsed however many clients there are
 _CLIENT_ROUNDS = 20_000_000  # how many (client, round) pairs the rates are taken from, at most
@@ -171,7 +171,7 @@ def _play(
         here = fleet.present(round_index, now)
         there = np.flatnonzero(here)
         if len(there) == 0:
-            now += _WAIT
+            now += EMPTY_SECONDS
             yield round_index, here, there, None
             continue
         rng = key.fold("cohort", round_index).generator()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from motley.report.runs import Group, RunData
+from motley.report.run_data import Group, RunData
+from motley.report.summary_tables import SHARES
 
 # Okabe and Ito's colours, told apart by everyone; each comes with a line style of its own.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -29,7 +30,7 @@ def _seconds(run: RunData) -> Array:
 
 def _traffic(run: RunData) -> Array:
     total = np.cumsum([record.bytes_up + record.bytes_down for record in run.records])
-    seen = [i for i, record in enumerate(run.records) if record.accuracy is not None]
+    seen = [i for i, record in enumerate(run.records) if run.headline in record.scores]
     return np.asarray(total[seen], float)
 
 
@@ -49,6 +50,16 @@ AXES: tuple[tuple[str, Callable[[RunData], Array], Units], ...] = (
     ("virtual time", _seconds, SECONDS),
     ("traffic, up and down", _traffic, BYTES),
 )
+
+
+def score_label(headline: str) -> str:
+    """What an axis says of a score."""
+    words = headline.replace("_", " ")
+    return f"test {words} (%)" if headline in SHARES else f"test {words}"
+
+
+def score_factor(headline: str) -> float:
+    return 100.0 if headline in SHARES else 1.0
 
 
 def band(xs: Sequence[Array], ys: Sequence[Array], n: int = 400) -> tuple[Array, Array, Array, Array]:
@@ -73,7 +84,7 @@ def plot(groups: Sequence[Group], path: Path) -> Path:
         figure, panels = plt.subplots(1, 3, figsize=(14, 4.6), sharey=True, layout="constrained")
         for axes, (name, of, units) in zip(panels, AXES, strict=True):
             _panel(axes, groups, name, of, units)
-        panels[0].set_ylabel("test accuracy (%)")
+        panels[0].set_ylabel(score_label(groups[0].headline))
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(3, len(labels)), frameon=False)
         if any(len(one.runs) > 1 for one in groups):
@@ -95,7 +106,7 @@ def _panel(
     size, unit = scale(largest, units)
     for number, one in enumerate(groups):
         xs = [of(run) / size for run in one.runs]
-        ys = [100 * np.array(run.accuracies) for run in one.runs]
+        ys = [score_factor(one.headline) * np.array(run.history) for run in one.runs]
         x, mean, low, high = band(xs, ys)
         # Later lines are thinner, so that one that lies under another still shows.
         colour, style = COLOURS[number % len(COLOURS)], STYLES[(number // len(COLOURS)) % len(STYLES)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from motley.report.tables import duration, per_cent
-from motley.run.recipe import Recipe
-from motley.run.records import Record
+from motley.report.summary_tables import duration, score_text
+from motley.runtime.launch import Result, Run
+from motley.runtime.listeners import Listener
+from motley.runtime.records import Record
 
 
 class Speed:
@@ -27,43 +28,69 @@ class Speed:
         return 1.0 / self._seconds if self._seconds else 0.0
 
 
-@contextmanager
-def progress(recipe: Recipe, shown: bool) -> Iterator[Callable[[Record], None]]:
-    """Gives an observer of records that moves a bar on stderr; silent where ``shown`` is false."""
-    if not shown:
-        yield lambda record: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+class ProgressBar(Listener):
+    """A bar on stderr that moves with every round; silent where ``shown`` is false. It knows how far a run came."""
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("[green]{task.fields[accuracy]}"),
-        TextColumn("{task.fields[speed]}"),
-        TextColumn("[dim]virtual {task.fields[virtual]}"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(
+    def __init__(self, shown: bool) -> None:
+        self.shown = shown
+        self.rounds = 0  # finished
+        self.folder: Path | None = None  # of the run under way
+        self._bar: Any = None
+        self._task: Any = None
+        self._speed = Speed()
+
+    def begun(self, run: Run) -> None:
+        self.rounds, self.folder = len(run.records), run.folder
+        self.close()
+        if not self.shown:
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("[green]{task.fields[score]}"),
+            TextColumn("{task.fields[speed]}"),
+            TextColumn("[dim]virtual {task.fields[virtual]}"),
+            TimeRemainingColumn(compact=True),
+        )
+        recipe = run.recipe
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar.start()
+        headline = run.experiment.problem.headline
+        self._task = self._bar.add_task(
             f"{recipe.name} [dim]{recipe.method} seed {recipe.seed}[/]",
             total=recipe.rounds,
-            accuracy="accuracy -",
+            completed=self.rounds,
+            score=f"{headline} -",
             speed="",
             virtual="0 s",
         )
-        speed = Speed()
-        seen = False
+        self._speed = Speed()
 
-        def observer(record: Record) -> None:
-            nonlocal seen
-            if not seen and record.round > 1:  # resumed: what is done already took no time now
-                bar.reset(task, completed=record.round - 1)
-            seen = True
-            if record.accuracy is not None:
-                bar.update(task, accuracy=f"accuracy {per_cent(record.accuracy)}")
-            rate = f"{speed(record.participants):.0f} clients/s"
-            bar.update(task, completed=record.round, speed=rate, virtual=duration(record.virtual_time))
+    def round_ended(self, run: Run, record: Record) -> None:
+        self.rounds = record.round
+        if self._bar is None:
+            return
+        headline = run.experiment.problem.headline
+        if headline in record.scores:
+            self._bar.update(self._task, score=f"{headline} {score_text(headline, record.scores[headline])}")
+        rate = f"{self._speed(record.participants):.0f} clients/s"
+        self._bar.update(self._task, completed=record.round, speed=rate, virtual=duration(record.virtual_time))
 
-        yield observer
+    def finished(self, run: Run, result: Result) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Takes the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from motley.client.problems import area_under_curve
 from motley.core.errors import DataError
+from motley.core.files import write_json, write_text
 from motley.core.keys import Key, permutation
 from motley.data.dataset import Dataset
-from motley.run.evaluation import area_under_curve
-from motley.run.experiment import Experiment
-from motley.run.files import write_json, write_text
+from motley.runtime.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import statistics
 from itertools import pairwise
 
 from motley.core.registry import Registry, parse
-from motley.reproduce.store import Finished
+from motley.reproduce.results import Finished
 
 METRICS: Registry[float | None] = Registry("metric")
 """Factories ``f(run: Finished, **arguments) -> number or None``; the short form is ``name(key=value)``.

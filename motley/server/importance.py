@@ -6,14 +6,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from motley.core.bill import Bill, Cost
+from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.ranges import Positive, PositiveShare, Share
-from motley.core.types import Batch, Client, Data, Pool, Round, Setting, Tree, Updates
-from motley.server.server import uniform
-
-NAME = "importance"
+from motley.core.types import Batch, Client, Data, Facts, Mine, Pool, Round, Setting, Tree, Updates
+from motley.server.method_server import uniform
 
 
 @part("select", neutral={"floor": 1.0}, example={"gamma": 0.9})
@@ -42,12 +41,12 @@ def importance(gamma: PositiveShare = 0.9, floor: Share = 0.0, initial: Positive
         weight = score[pool.ids].numpy()
         return pool.ids[torch.from_numpy(draw(weight, rnd.cohort, floor, rnd.key.fold("select").generator()))]
 
-    def report(c: Client, data: Data) -> tuple[Client, Tree]:
-        return c, c.notes[NAME]
+    def report(c: Client, me: Mine, data: Data) -> tuple[Client, Tree]:
+        return c, me.notes
 
     def observe(s: Tree, rnd: Round, updates: Updates) -> Tree:
         score, known = s["score"], s["known"]
-        ids, new = updates.ids.to(score.device), updates.extras[NAME].to(score.device)
+        ids, new = updates.ids.to(score.device), updates.extra.to(score.device)
         old = score[ids]
         mixed = (1.0 - gamma) * old + gamma * new
         if initial is None:
@@ -55,14 +54,17 @@ def importance(gamma: PositiveShare = 0.9, floor: Share = 0.0, initial: Positive
         mixed = torch.where(torch.isfinite(mixed), mixed, old)
         return {"score": score.index_put((ids,), mixed), "known": known.index_put((ids,), torch.ones_like(mixed))}
 
-    return Part(init=init, select=select, measure=squared_gradient, report=report, observe=observe)
+    def bill(net: Network, cost: Cost, facts: Facts, bill: Bill) -> Bill:
+        return bill.plus(gradients=1.0)  # of every minibatch, after training
+
+    return Part(init=init, select=select, measure=squared_gradient, report=report, observe=observe, bill=bill)
 
 
-def squared_gradient(c: Client, batch: Batch) -> Tensor:
-    """The squared norm of the loss's gradient at the client's model: 0-d. The loss is cross-entropy alone."""
+def squared_gradient(c: Client, me: Mine, batch: Batch) -> Tensor:
+    """The squared norm of the loss's gradient at the client's model: 0-d. The loss is the problem's alone."""
 
     def loss(params: Tensor) -> Tensor:
-        return batch.mean(cross_entropy(c.net(params, batch.x).logits, batch.y, reduction="none"))
+        return batch.mean(c.problem.losses(c.net(params, batch.x).logits, batch.y))
 
     return torch.func.grad(loss)(c.params).square().sum()
 

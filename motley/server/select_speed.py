@@ -18,6 +18,7 @@ from motley.core.part import Part, part
 from motley.core.ranges import Count, CountOrZero, NotNegative, Positive, PositiveShare, Share
 from motley.core.types import Outcomes, Pool, Round, Setting, Tree, Updates
 from motley.server.select import draw, remember
+from motley.server.tiers import tier_of
 
 
 def seconds_of(pool: Pool, who: str) -> NDArray[np.float64]:
@@ -63,9 +64,7 @@ def tiers_of_speed(tiers: Count = 5, interval: Count = 20, credits: CountOrZero 
 
     def init(setting: Setting) -> Tree:
         seconds = setting.seconds if setting.seconds is not None else torch.zeros(setting.n_clients)
-        order = torch.argsort(seconds.cpu(), stable=True)
-        tier = torch.empty(setting.n_clients, dtype=torch.int64)
-        tier[order] = torch.arange(setting.n_clients) * tiers // setting.n_clients
+        tier = tier_of(seconds.tolist(), tiers)
         left = torch.full((tiers,), float(credits or float("inf")))
         return {"tier": tier, "share": torch.full((tiers,), 1.0 / tiers), "left": left, "loss": torch.zeros(tiers)}
 
@@ -165,8 +164,8 @@ def oort_scores(s: Tree, t: int, ids: Tensor, alpha: float, clip: float) -> NDAr
     gain, last, seconds = (s[name].cpu()[ids].numpy().astype(np.float64) for name in ("utility", "last", "seconds"))
     gain = np.minimum(gain, np.quantile(gain, clip))
     gain = (gain - gain.min()) / max(np.ptp(gain), 1e-12) + np.sqrt(0.1 * np.log(t) / last)
-    known = s["seconds"].cpu().numpy()
-    preferred = np.quantile(known[known > 0], float(s["pacer"][0]))
+    tried = s["last"].cpu().numpy() > 0
+    preferred = np.quantile(s["seconds"].cpu().numpy()[tried], float(s["pacer"][0]))
     slow = np.where(seconds > preferred, (preferred / np.maximum(seconds, 1e-12)) ** alpha, 1.0)
     return np.asarray(np.maximum(gain * slow, 1e-12))
 
@@ -189,7 +188,7 @@ def fair_queues(fraction: Share = 0.5, penalty: NotNegative = 1.0) -> Part:
         shuffled = rnd.key.fold("select").generator().permutation(len(pool.ids))  # equal ones in random order
         need = seconds_of(pool, "fair_queues")[shuffled]
         queue = s["queue"].cpu()[pool.ids].numpy().astype(np.float64)[shuffled]
-        best = best_cohort(need / need.mean(), queue, rnd.cohort, penalty)
+        best = best_cohort(need / (need.mean() or 1.0), queue, rnd.cohort, penalty)
         return pool.ids[torch.from_numpy(shuffled[best])]
 
     def conclude(s: Tree, rnd: Round, outcomes: Outcomes) -> Tree:

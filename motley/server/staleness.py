@@ -15,9 +15,9 @@ from motley.core.errors import InputError
 from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.ranges import Count, NotNegative, NotNegativeSchedule, Share, ShareSchedule
-from motley.core.schedule import value_at
 from motley.core.types import Outcomes, Round, Setting, Tree, Updates
 from motley.nets.width import mask_of
+from motley.server.tiers import tier_of
 
 Discount = Callable[[Tensor], Tensor]
 
@@ -103,7 +103,7 @@ def mix_by_staleness(
         raise InputError(f"mix_by_staleness works on 'models' or 'changes', not on '{on}'.")
 
     def merge(s: Tree, rnd: Round, params: Tensor, updates: Updates, weights: Tensor) -> Tensor:
-        rates = value_at(alpha, rnd.number) * s_of(updates.age)
+        rates = rnd.dials["alpha"] * s_of(updates.age)
         held = parameters_held(rnd.net, updates)
         for k in range(len(updates)):
             change = updates.delta[k] if on == "changes" else updates.delta[k] + (updates.start[k] - params)
@@ -112,7 +112,7 @@ def mix_by_staleness(
             params = per_layer(rnd.net, params, (rates[k] * updates.trained[k])[None], change[None])
         return params
 
-    return Part(merge=merge, refuses={"staleness_weight": BY_ITSELF})
+    return Part(merge=merge, dials={"alpha": alpha}, refuses={"staleness_weight": BY_ITSELF})
 
 
 @part("aggregate")
@@ -126,10 +126,10 @@ def add_stale_changes(
     s_of = discount(kind, a, b)
 
     def merge(s: Tree, rnd: Round, params: Tensor, updates: Updates, weights: Tensor) -> Tensor:
-        rates = value_at(lr, rnd.number) / len(updates) * s_of(updates.age)
+        rates = rnd.dials["lr"] / len(updates) * s_of(updates.age)
         return per_layer(rnd.net, params, rates[:, None] * updates.trained, updates.delta)
 
-    return Part(merge=merge, refuses={"staleness_weight": BY_ITSELF})
+    return Part(merge=merge, dials={"lr": lr}, refuses={"staleness_weight": BY_ITSELF})
 
 
 @part("aggregate", neutral={"alpha": 0.0, "slope": 0.0}, example={"alpha": 0.5})
@@ -242,16 +242,10 @@ def tier_models(tiers: Count = 5) -> Part:
     def init(setting: Setting) -> Tree:
         n, device = setting.n_clients, setting.params.device
         seconds = setting.seconds if setting.seconds is not None else torch.arange(float(n))
-        order = torch.argsort(seconds, stable=True)
-        size, rest = divmod(n, tiers)
-        tier_of = torch.empty(n, dtype=torch.int64)
-        tier_of[order] = torch.repeat_interleave(
-            torch.arange(tiers), torch.tensor([size + (m < rest) for m in range(tiers)])
-        )
         return {
             "models": setting.params.expand(tiers, -1).clone(),
             "times": torch.zeros(tiers, device=device),
-            "tier_of": tier_of.to(device),
+            "tier_of": tier_of(seconds.tolist(), tiers).to(device),
         }
 
     def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:

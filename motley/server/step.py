@@ -9,7 +9,7 @@ from torch import Tensor
 
 from motley.core.part import Part, part
 from motley.core.ranges import NotNegative, NotNegativeSchedule, Share, ShareSchedule
-from motley.core.schedule import Schedule, value_at
+from motley.core.schedule import Schedule
 from motley.core.types import Round, Setting, Tree, Updates
 
 
@@ -21,10 +21,10 @@ def mix_with_previous(alpha: ShareSchedule = 0.1, slope: NotNegative = 0.0, maxi
     """
 
     def step(s: Tree, rnd: Round, old: Tensor, new: Tensor, updates: Updates) -> tuple[Tensor, Tree]:
-        a = min(value_at(alpha, rnd.number) + slope * rnd.number, maximum)
+        a = min(rnd.dials["alpha"] + slope * rnd.number, maximum)
         return a * old + (1.0 - a) * new, s
 
-    return Part(step=step)
+    return Part(step=step, dials={"alpha": alpha})
 
 
 @part("step", neutral={"beta": 0.0, "lr": 1.0}, example={"beta": 0.9})
@@ -38,9 +38,9 @@ def server_momentum(beta: Share = 0.9, lr: NotNegativeSchedule = 1.0) -> Part:
         if beta == 0.0 and lr == 1.0:
             return new, s
         velocity = beta * s["velocity"] + (new - old)
-        return old + value_at(lr, rnd.number) * velocity, {"velocity": velocity}
+        return old + rnd.dials["lr"] * velocity, {"velocity": velocity}
 
-    return Part(init=init, step=step)
+    return Part(init=init, step=step, dials={"lr": lr})
 
 
 def _adaptive(
@@ -59,9 +59,9 @@ def _adaptive(
         delta = new - old
         m = beta1 * s["m"] + (1 - beta1) * delta
         v = second(s["v"], delta)
-        return old + value_at(lr, rnd.number) * m / (v.sqrt() + tau), {"m": m, "v": v}
+        return old + rnd.dials["lr"] * m / (v.sqrt() + tau), {"m": m, "v": v}
 
-    return Part(init=init, step=step)
+    return Part(init=init, step=step, dials={"lr": lr})
 
 
 @part("step")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from motley.bench import agreement as bench
 from motley.bench.agreement import agreement, compare, subjects
-from motley.cli import app
+from motley.commands.cli import app
 from motley.core.errors import UnknownNameError
 from motley.core.part import PARTS
 from motley.methods import METHODS, make_method

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from motley.bench import convolutions as bench
-from motley.core import kernels
+from motley.core import acceleration
 from motley.core.errors import InputError, UnknownNameError
-from motley.nets import client_conv_kernels
+from motley.engine.kernels import conv_kernels
 from tests.kernels import DEVICE, needs_kernels
 
 TINY = bench.Shape("cnn_rebafl(channels=[4, 6], padding=2)", (1, 8, 8), 2, 3)
@@ -17,9 +17,9 @@ TINY = bench.Shape("cnn_rebafl(channels=[4, 6], padding=2)", (1, 8, 8), 2, 3)
 @needs_kernels
 @pytest.mark.parametrize(("precision", "allowed"), [("float32", 1e-5), ("tf32", 0.1)])
 def test_row(precision: str, allowed: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "can_take", lambda tensor: tensor.dtype == torch.float32)
-    called, forward = [], client_conv_kernels.forward
-    monkeypatch.setattr(client_conv_kernels, "forward", lambda *args: called.append(1) or forward(*args))
+    monkeypatch.setattr(acceleration, "can_take", lambda tensor: tensor.dtype == torch.float32)
+    called, forward = [], conv_kernels.forward
+    monkeypatch.setattr(conv_kernels, "forward", lambda *args: called.append(1) or forward(*args))
     monkeypatch.setattr(bench, "REPEATS", 1)
     row = bench.measured("tiny", TINY, torch.device(DEVICE), precision)
     assert called, "the kernels ran"

@@ -7,9 +7,11 @@ import torch
 from motley.bench import overhead
 from motley.core.keys import Key
 from motley.data.federated import FederatedData
-from motley.data.partition import make_partition
+from motley.data.partitioning import make_partition
 from motley.nets.zoo import build
-from motley.run.recipe import load
+from motley.runtime.experiment import Given, prepare
+from motley.runtime.launch import Run
+from motley.runtime.recipe import load
 
 TINY = overhead.Case("tiny", "mlp(hidden=[8])", 10, 3, 25)
 
@@ -20,10 +22,10 @@ def test_both_sides_give_the_same_model() -> None:
     net = build(TINY.model, dataset.input_shape, 10, 0, Key.root(0))
     recipe = load({"clients": 3, "cohort": 3, "rounds": 1, "batch_size": 10, "lr": 0.01, "executor": "loop"})
     bare = overhead.Bare(net.module, data, recipe).round(1, [0, 1, 2])
-    prepared = overhead._prepared(recipe, data, net)
-    prepared.fed_round()
+    run = Run(prepare(recipe, Given(data=data, net=net)))
+    run.bare_rounds()
     flat = torch.cat([value.reshape(-1) for value in bare])
-    torch.testing.assert_close(prepared.run.fed.weights.value, flat, rtol=0, atol=1e-6)
+    torch.testing.assert_close(run.model, flat, rtol=0, atol=1e-6)
     assert not torch.equal(flat, net.initial())
 
 

@@ -13,7 +13,7 @@ import torch
 from motley.bench import peers, peers_flower, peers_pfl, peers_process
 from motley.bench.cases import Case
 from motley.bench.peers import Contender, check, compare, contenders, draw
-from motley.bench.workload import Plan, Timing, Workload, bare, motley, precision
+from motley.bench.workloads import Plan, Timing, Workload, bare, motley, precision
 from motley.core.errors import InputError, TrainingError
 
 TINY = Case("tiny", "unequal clients", (1, 12, 12), "cnn_rebafl(channels=[4, 6])", 12, 5, 2, 5, 13, power_law=True)
@@ -144,7 +144,7 @@ def test_a_peer_that_takes_too_long_is_given_up() -> None:
 def test_what_a_peer_had_done_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that carries out its first plan and fails at the second."""
     (tmp_path / "half.py").write_text(
-        "import torch\nfrom motley.bench.workload import Timing\n"
+        "import torch\nfrom motley.bench.workloads import Timing\n"
         "def train(workload):\n"
         "    assert workload.plan.rounds == 2, 'no more than two rounds'\n"
         "    return Timing([0.25, 0.5], 7, torch.ones(3))\n"

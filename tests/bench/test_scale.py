@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from motley.bench import scale as module
-from motley.bench.memory import held_bytes
+from motley.bench.memory_use import held_bytes
 from motley.bench.scale import TASKS, by_cohort, by_population, flatness, make_run, plot, seconds_of_rounds
 from motley.core.errors import UnknownNameError
 
@@ -51,8 +51,8 @@ def test_an_idle_client_takes_at_most_100_bytes() -> None:
 def test_a_round_asks_everyone_once() -> None:
     run = make_run(TASKS[0], 300, 200, 2, "cpu")
     assert len(seconds_of_rounds(run)) == 2
-    assert run.fed.chosen.sum() == 400
-    assert run.fed.chosen.max() <= 2
+    assert run.fed.ledger.chosen.sum() == 400
+    assert run.fed.ledger.chosen.max() <= 2
 
 
 def test_memory_that_is_shared_counts_once() -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from motley.cli import main
+from motley.commands.cli import main
 
 
 class Ended(NamedTuple):

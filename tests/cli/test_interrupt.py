@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from motley.run.recipe import load
-from motley.run.runner import run
+from motley.runtime.launch import run
+from motley.runtime.recipe import load
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ("digits", "rounds=90", "checkpoint_seconds=0.1", "workers=2")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from motley import cli
+from motley.commands import cli
 from motley.commands.listing import KINDS
 from tests.cli.conftest import Motley
 
@@ -49,7 +49,7 @@ def test_parts_say_seam_hooks_and_arguments(motley: Motley) -> None:
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys\nsys.argv = ['motley', '--help']\nfrom motley.cli import main\n"
+        "import sys\nsys.argv = ['motley', '--help']\nfrom motley.commands.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "assert not {'torch', 'numpy', 'sklearn', 'matplotlib'} & set(sys.modules)"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from motley.cli import app
+from motley.commands.cli import app
 from motley.core.errors import RecipeError
 
 FIXED = ["partition=iid", "rounds=2", "clients=8", "cohort=3", "epochs=1", "split=by_clients(folds=4)", "executor=loop"]

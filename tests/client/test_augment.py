@@ -10,9 +10,9 @@ import torch
 from motley.client.augment import Augment, Crop, Mirror, make_augment
 from motley.core.errors import InputError
 from motley.data.datasets import load as load_dataset
-from motley.run.experiment import prepare
-from motley.run.recipe import load
-from motley.run.runner import Run
+from motley.runtime.experiment import prepare
+from motley.runtime.launch import Run
+from motley.runtime.recipe import load
 
 X = torch.arange(1.0, 2 * 3 * 4 * 5 + 1).view(2, 3, 4, 5)  # no pixel is like another
 KEY = torch.tensor(1234567, dtype=torch.int64)
@@ -80,7 +80,7 @@ def model(executor: str, **changes: Any) -> torch.Tensor:
         "executor": executor,
         "model": "cnn_ama(channels=[3, 4], padding=2)",
     }
-    return Run(prepare(load("digits", {**settings, "evaluate_every": 2, **changes})), None).go().params
+    return Run(prepare(load("digits", {**settings, "evaluate_every": 2, **changes}))).go().params
 
 
 def test_executors_agree_and_images_are_changed() -> None:

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from motley.client.optimizer import SGD
-from motley.client.trainer import Descent, Span, Training, move, objective
+from motley.client.trainer import Descent, Span, Training, move, new_client, objective
 from motley.core.network import Network
 from motley.core.part import compose
-from motley.core.types import Batch, Client, Facts
+from motley.core.types import Batch, Facts
 
 
 class WithIdle(nn.Module):
@@ -32,12 +32,12 @@ def test_descent_is_objective_and_move() -> None:
     batch = Batch(torch.randn(5, 6), torch.tensor([0, 1, 2, 3, 0]))
     zero = torch.tensor(0.0)
     facts = Facts(zero, zero, zero, zero, torch.tensor(0.1), zero, zero, zero, zero, zero)
-    c = Client(net.initial(), net.initial(), torch.ones(net.n_layers), facts, zero, zero, zero, {}, {}, {}, {}, net)
+    c = new_client(training, net.initial(), facts, zero)
     free = c.params.clone().requires_grad_()
     loss, data_term = objective(training, c, free, Span(0, net.n_layers), batch)
     (grad,) = torch.autograd.grad(loss, free)
     expected, _ = move(training, c, {}, grad, None, facts.lr)
-    quick = Descent(training, c.params, Span(0, net.n_layers))
+    quick = Descent(training, c, Span(0, net.n_layers))
     quick_term, params = quick.step(batch, c.facts.lr), quick.params
     torch.testing.assert_close(params, expected, rtol=0, atol=1e-7)
     assert torch.equal(quick_term, data_term)
@@ -45,7 +45,7 @@ def test_descent_is_objective_and_move() -> None:
     assert torch.equal(params[idle], c.params[idle])
     assert not torch.equal(params, c.params)
     last = net.layout.layers[-1].start
-    partly = Descent(training, c.params, Span(net.n_layers - 1, net.n_layers))
+    partly = Descent(training, c, Span(net.n_layers - 1, net.n_layers))
     partly.step(batch, c.facts.lr)
     some = partly.params
     assert torch.equal(some[:last], c.params[:last])

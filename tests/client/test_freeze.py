@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -11,17 +12,23 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from motley.client.freeze import forecast, freeze_prefix, layer_importance, layers_to_freeze
+from motley.client.minibatch import minibatches
 from motley.client.optimizer import SGD
-from motley.client.trainer import Task, Training, minibatches, train
+from motley.client.trainer import Training, new_client, train
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import compose
-from motley.core.types import Data, Facts, Pool, Round, Setting, Updates
+from motley.core.types import Client, Data, Facts, Pool, Round, Setting, Updates
 from motley.nets.cost import cost_of, flops
 from motley.nets.zoo import build
-from motley.run.runner import run as run_recipe
+from motley.runtime.costs import Costs, Work
+from motley.runtime.experiment import prepare
+from motley.runtime.launch import run as run_recipe
+from motley.runtime.recipe import load
+from motley.server.aggregate import layerwise_mean
 from motley.server.select import reputation, warm_restart
-from tests.tiny import updates_of
+from tests import tiny
+from tests.tiny import filled, updates_of
 
 NET = Network(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 3)))  # 6, 3, 6 numbers
 
@@ -46,17 +53,18 @@ def facts(epochs: float = 3.0, speed: float = 10.0, upload: float = 3.0, downloa
 
 def test_the_soft_deadline_is_a_moving_average_of_times() -> None:
     part = freeze_prefix(deadline=10.0, ema=0.8)
-    s = part.init(Setting(NET, torch.zeros(NET.size), 4))  # type: ignore[misc]
+    s = filled(part.init)(Setting(NET, torch.zeros(NET.size), 4))
     found = updates(torch.zeros(2, NET.size), torch.ones(2, 3), duration=[2.0, 6.0])
-    s = part.observe(s, at(1), found)  # type: ignore[misc]
+    s = filled(part.observe)(s, at(1), found)
     assert float(s["deadline"]) == pytest.approx(0.8 * 10 + 0.2 * 4)
 
 
 def test_without_a_first_deadline_the_first_times_set_it() -> None:
     part = freeze_prefix()
-    s = part.init(Setting(NET, torch.zeros(NET.size), 4))  # type: ignore[misc]
-    assert math.isinf(float(part.send(s, at(1))["deadline"]))  # type: ignore[misc]
-    s = part.observe(s, at(1), updates(torch.zeros(2, NET.size), torch.ones(2, 3), duration=[2.0, 6.0]))  # type: ignore[misc]
+    s = filled(part.init)(Setting(NET, torch.zeros(NET.size), 4))
+    assert math.isinf(float(filled(part.send)(s, at(1))["deadline"]))
+    found = updates(torch.zeros(2, NET.size), torch.ones(2, 3), duration=[2.0, 6.0])
+    s = filled(part.observe)(s, at(1), found)
     assert float(s["deadline"]) == 4.0
 
 
@@ -98,9 +106,10 @@ def test_extreme_betas() -> None:
 # ------------------------------------------------------------------------------------- a whole task
 
 
-def task_of(net: Network, deadline: float, cost: Tensor, known: Facts) -> Task:
+def begun(training: Training, deadline: float, cost: Tensor, known: Facts) -> Client:
+    """A client that has received its task with a soft deadline."""
     down = {"freeze_prefix": {"deadline": torch.tensor(deadline), "cost": cost}}
-    return Task(net.initial(), known, Key.root(3).tensor(), down, {}, {})
+    return new_client(training, training.net.initial(), known, Key.root(3).tensor(), down)
 
 
 def test_a_task_against_a_plain_loop() -> None:
@@ -111,13 +120,13 @@ def test_a_task_against_a_plain_loop() -> None:
     cost = torch.tensor([1.0, 0.6, 0.4])
     known = facts(epochs=3.0, steps=12.0, n=20.0, speed=1.0, upload=2.0)
     training = Training(net, compose(freeze_prefix(beta=2.0)), SGD(), 5)
-    task = task_of(net, 4.0, cost, known)
-    made = train(training, task, data)
+    client = begun(training, 4.0, cost, known)
+    made = train(training, client, data)
 
     layers = [module[0], module[2], module[4]]
     received = [p.detach().clone() for p in module.parameters()]
     frozen = 0
-    for step, (batch, ended) in enumerate(minibatches(task.key, data, 5, 12)):
+    for step, (batch, ended) in enumerate(minibatches(client.key, data, 5, 12)):
         loss = cross_entropy(module(batch.x), batch.y)
         module.zero_grad()
         loss.backward()
@@ -165,8 +174,6 @@ def at(t: int, cohort: int = 2) -> Round:
 
 
 def test_layers_are_averaged_over_those_who_trained_them() -> None:
-    from motley.server.aggregate import layerwise_mean
-
     delta = torch.stack([torch.ones(NET.size), torch.cat([torch.zeros(6), 5 * torch.ones(9)])])
     trained = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
     delta = delta * NET.layout.expand(trained)
@@ -179,8 +186,8 @@ def test_utilities_by_hand() -> None:
     trained = torch.tensor([[1.0, 1.0, 1.0], [0.0, 1.0, 1.0]])
     new = torch.cat([2 * torch.ones(6), torch.ones(3), 0.5 * torch.ones(6)])
     part = reputation(ema=0.75, scale="none", restart=0)
-    s = part.init(Setting(NET, torch.zeros(NET.size), 3))  # type: ignore[misc]
-    _, s = part.step(s, at(1), torch.zeros(NET.size), new, updates(delta, trained))  # type: ignore[misc]
+    s = filled(part.init)(Setting(NET, torch.zeros(NET.size), 3))
+    _, s = filled(part.step)(s, at(1), torch.zeros(NET.size), new, updates(delta, trained))
     first = 3 * (2.0 + 1.0 + 0.5)  # U_sys 3; inner products over dimensions, layer by layer
     second = 2 * (-1.0 + 2 * 0.5)  # layers 2 and 3 alone
     assert s["utility"].tolist() == pytest.approx([0.75 + 0.25 * first, 0.75 + 0.25 * second, 1.0])
@@ -190,9 +197,9 @@ def test_utilities_by_hand() -> None:
 def test_who_disagrees_has_no_utility_and_width_counts_as_efficiency() -> None:
     delta = torch.stack([torch.ones(NET.size), -torch.ones(NET.size)])
     part = reputation(ema=0.0, scale="none", restart=0)
-    s = part.init(Setting(NET, torch.zeros(NET.size), 2))  # type: ignore[misc]
+    s = filled(part.init)(Setting(NET, torch.zeros(NET.size), 2))
     found = updates(delta, torch.ones(2, 3), width=torch.tensor([0.5, 1.0]))
-    _, s = part.step(s, at(1), torch.zeros(NET.size), torch.ones(NET.size), found)  # type: ignore[misc]
+    _, s = filled(part.step)(s, at(1), torch.zeros(NET.size), torch.ones(NET.size), found)
     assert s["utility"].tolist() == pytest.approx([3 * 0.5 * 3.0, 0.0])
 
 
@@ -205,11 +212,11 @@ def test_warm_restart_by_hand() -> None:
 
 
 def test_restarts_come_every_phi_rounds_and_forget_counts() -> None:
-    part = reputation(restart=5)
+    conclude = filled(reputation(restart=5).conclude)
     s = {"utility": torch.tensor([0.0, 2.0]), "times": torch.tensor([3.0, 1.0])}
-    nothing = object()
-    assert part.conclude(s, at(4), nothing) is s  # type: ignore[misc]
-    after = part.conclude(s, at(5), nothing)  # type: ignore[misc]
+    nothing: Any = object()
+    assert conclude(s, at(4), nothing) is s
+    after = conclude(s, at(5), nothing)
     assert after["times"].tolist() == [0.0, 0.0]
     assert after["utility"].tolist() != [0.0, 2.0]
 
@@ -234,24 +241,13 @@ def test_freezing_saves_bytes_and_virtual_time() -> None:
 
 
 def test_the_clock_charges_one_whole_epoch_and_then_what_is_left() -> None:
-    from motley.fleet.fleet import Fate
-    from motley.protocol.federation import Weights
-    from motley.run.charges import Ticket
-    from motley.run.experiment import prepare
-    from motley.run.recipe import load
-    from motley.run.runner import Run
-
-    run = Run(prepare(load("digits", {**WORLD, "method": "freezefl"})), None)
-    ticket = Ticket(2, 1, Weights(run.fed.weights.value), {}, {}, 3.0, 3.0, 3.0, 3.0, 0.1, 0.0, Fate())
-    charges, fleet = run.fed.charges, run.experiment.fleet
-    charges.extra_bytes = 0
-    n, cost = int(run.experiment.data.sizes[2]), run.experiment.cost
-    size, rest = run.experiment.net.size, sum(run.experiment.net.layout.layer_sizes[1:].tolist())
-    expected = (
-        n * (flops(cost, 0) + 2 * flops(cost, 1)) / fleet.flops[2] + 4 * size / fleet.down[2] + 4 * rest / fleet.up[2]
-    )
-    assert charges.durations([ticket], [torch.tensor([0.0, 1.0, 1.0])]) == pytest.approx([expected])
-    run.executor.close()
+    e = prepare(load("digits", {**WORLD, "method": "freezefl"}))
+    task = tiny.assignment(2, net=e.net, epochs=3.0)
+    costs, fleet = Costs(e.site, e.fleet, e.cost), e.fleet
+    n, size, rest = int(e.data.sizes[2]), e.net.size, sum(e.net.layout.layer_sizes[1:].tolist())
+    compute = n * (flops(e.cost, 0) + 2 * flops(e.cost, 1)) / fleet.flops[2]
+    expected = compute + 4 * size / fleet.down[2] + 4 * rest / fleet.up[2]
+    assert costs.seconds([Work(task, 3.0, 0.0, torch.tensor([0.0, 1.0, 1.0]))]) == pytest.approx([expected])
 
 
 def test_frozen_layers_really_skip_their_backward_pass() -> None:
@@ -270,7 +266,7 @@ def test_frozen_layers_really_skip_their_backward_pass() -> None:
             times = []
             for _ in range(3):
                 begin = time.process_time()
-                made = train(training, task_of(net, deadline, shares, known), data)
+                made = train(training, begun(training, deadline, shares, known), data)
                 times.append(time.process_time() - begin)
             assert int(made.trained.sum()) == (4 if deadline > 1 else 1)
             return min(times)
@@ -293,11 +289,11 @@ def test_the_server_learns_layers_and_times_only() -> None:
 
 def test_selection_does_not_look_at_profiled_times() -> None:
     """The same draw whatever profiling says, or without it."""
-    part = reputation()
+    select = filled(reputation().select)
     s = {"utility": torch.tensor([0.2, 1.0, 3.0, 0.5, 2.0, 1.5]), "times": torch.zeros(6)}
     ids, n = torch.arange(6), torch.ones(6)
     for t in range(1, 30):
         rnd = at(t)._replace(cohort=2)
-        known = part.select(s, rnd, Pool(ids, n, torch.tensor([9.0, 1.0, 5.0, 2.0, 7.0, 3.0])))  # type: ignore[misc]
-        other = part.select(s, rnd, Pool(ids, n, torch.tensor([1.0, 9.0, 2.0, 5.0, 3.0, 7.0])))  # type: ignore[misc]
-        assert known.tolist() == other.tolist() == part.select(s, rnd, Pool(ids, n)).tolist()  # type: ignore[misc]
+        known = select(s, rnd, Pool(ids, n, torch.tensor([9.0, 1.0, 5.0, 2.0, 7.0, 3.0])))
+        other = select(s, rnd, Pool(ids, n, torch.tensor([1.0, 9.0, 2.0, 5.0, 3.0, 7.0])))
+        assert known.tolist() == other.tolist() == select(s, rnd, Pool(ids, n)).tolist()

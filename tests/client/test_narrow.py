@@ -10,21 +10,21 @@ from torch import nn
 
 from motley.client.narrow import narrow_networks, ordered_dropout
 from motley.client.optimizer import SGD
-from motley.client.trainer import Task, Training, train
+from motley.client.trainer import Trained, Training, new_client, train
 from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Part, compose
-from motley.core.types import Data, Round, Setting
+from motley.core.types import Data, Facts, Round, Setting
 from motley.nets.mlp import MLP
 from motley.nets.width import first_width, layer_shares, mask_of
 from motley.nets.zoo import build
-from motley.run.runner import run as run_recipe
+from motley.runtime.launch import run as run_recipe
 from motley.server.aggregate import layerwise_mean
+from motley.server.method_server import MethodServer
 from motley.server.staleness import cached_models, mix_by_staleness, mix_stale_models
 from tests.client.test_freeze import facts
-from tests.server.test_staleness import updates
-from tests.tiny import updates_of
+from tests.tiny import filled, updates_of
 
 
 def narrow_copy(net: Network, flat: torch.Tensor, sizes: list[int], n_in: int, classes: int) -> MLP:
@@ -86,18 +86,20 @@ def test_models_that_do_not_form_a_chain_are_refused() -> None:
         narrow_networks(widths=[0.0])
 
 
+def trained(net: Network, part: Part | None, known: Facts, data: Data, seed: int = 3, momentum: float = 0.0) -> Trained:
+    """A whole task of one client with one part, or with none."""
+    training = Training(net, compose(*([part] if part else [])), SGD(momentum), 4)
+    return train(training, new_client(training, net.initial(), known, Key.root(seed).tensor()), data)
+
+
 def test_training_a_narrow_network_is_training_the_small_one() -> None:
     torch.manual_seed(1)
     net = Network(MLP(5, (8, 6), 3))
     data = Data(torch.randn(12, 5), torch.randint(0, 3, (12,)))
     known = facts(epochs=2.0, steps=6.0, n=12.0, capability=0.25)  # its root is 0.5
-    task = Task(net.initial(), known, Key.root(3).tensor(), {}, {}, {})
-    wide = train(
-        Training(net, compose(narrow_networks(widths=[0.5, 1.0], scale=False)), SGD(momentum=0.9), 4), task, data
-    )
-    small_module = narrow_copy(net, net.initial(), [4, 3], 5, 3)
-    small = Network(small_module)
-    plain = train(Training(small, compose(), SGD(momentum=0.9), 4), task._replace(start=small.initial()), data)
+    wide = trained(net, narrow_networks(widths=[0.5, 1.0], scale=False), known, data, momentum=0.9)
+    small = Network(narrow_copy(net, net.initial(), [4, 3], 5, 3))
+    plain = trained(small, None, known, data, momentum=0.9)
     mask = mask_of(net, torch.tensor(0.5)) > 0
     assert torch.allclose(wide.payload[mask], plain.payload, atol=1e-6)
     assert bool((wide.payload[~mask] == 0).all())
@@ -108,8 +110,7 @@ def test_scaling_divides_hidden_outputs_by_the_width() -> None:
     net = Network(MLP(5, (8,), 3))
     data = Data(torch.randn(4, 5), torch.randint(0, 3, (4,)))
     known = facts(epochs=1.0, steps=1.0, n=4.0, capability=0.25)
-    task = Task(net.initial(), known, Key.root(3).tensor(), {}, {}, {})
-    scaled = train(Training(net, compose(narrow_networks(widths=[0.5])), SGD(), 4), task, data)
+    scaled = trained(net, narrow_networks(widths=[0.5]), known, data)
     module = narrow_copy(net, net.initial(), [4], 5, 3)
     loss = nn.functional.cross_entropy(module.head(module.fc1(data.x).relu() / 0.5), data.y)
     assert float(scaled.loss) == pytest.approx(float(loss.detach()), rel=1e-5)
@@ -119,7 +120,7 @@ def test_parameters_are_averaged_over_those_who_have_them() -> None:
     net = Network(MLP(1, (2,), 1))  # fc1: 2 weights, 2 biases; head: 2 weights, 1 bias
     params = torch.zeros(net.size)
     delta = torch.stack([torch.ones(net.size), 3 * torch.ones(net.size) * mask_of(net, torch.tensor(0.5))])
-    found = updates([0.0, 0.0], [[0.0] * net.size] * 2, delta.tolist(), [1.0, 1.0])
+    found = updates_of(delta, torch.ones(2, 2))
     new = layerwise_mean(net, params, replace(found, width=torch.tensor([1.0, 0.5])), found.n)
     assert new.tolist() == [2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0]
 
@@ -149,12 +150,10 @@ def test_ordered_dropout_draws_widths_up_to_the_devices_own() -> None:
     net = Network(MLP(5, (10,), 3))
     part = ordered_dropout(widths=[0.2, 0.6, 1.0], power=1.0)
     data = Data(torch.randn(4, 5), torch.randint(0, 3, (4,)))
+    known = facts(epochs=1.0, steps=1.0, n=4.0, capability=0.7)
     seen = set()
     for seed in range(30):
-        task = Task(
-            net.initial(), facts(epochs=1.0, steps=1.0, n=4.0, capability=0.7), Key.root(seed).tensor(), {}, {}, {}
-        )
-        made = train(Training(net, compose(part), SGD(), 4), task, data)
+        made = trained(net, part, known, data, seed)
         rows = net.layout.unflatten(made.payload)["fc1.weight"].abs().sum(1) > 0
         seen.add(int(torch.nonzero(rows).max()) + 1 if bool(rows.any()) else 0)
     assert max(seen) <= 6
@@ -169,7 +168,8 @@ def test_a_stale_narrow_model_leaves_what_it_has_not(part: Part) -> None:
     delta = torch.where(inside, 1.0, 0.0)[None]
     found = updates_of(delta, torch.ones(1, 2), age=[3.0], start=torch.zeros(1, net.size).tolist(), n=[1.0])
     rnd = Round(4, Key.root(0), 1, 0.0, None, net)
-    after = part.merge(None, rnd, params, replace(found, width=torch.tensor([0.5])), found.n)  # type: ignore[misc]
+    server = MethodServer(compose(part), Setting(net, params, 1))
+    after = server.aggregate(rnd, params, replace(found, width=torch.tensor([0.5])))
     assert bool((after[~inside] == 10.0).all())
     assert bool((after[inside] < 10.0).all())
 
@@ -178,8 +178,9 @@ def test_the_cache_of_models_keeps_what_a_narrow_client_has_not() -> None:
     net = Network(MLP(5, (8,), 3))
     inside = mask_of(net, torch.tensor(0.5)) > 0
     part = cached_models()
-    s = part.init(Setting(net, torch.full((net.size,), 2.0), 2))  # type: ignore[misc]
+    s = filled(part.init)(Setting(net, torch.full((net.size,), 2.0), 2))
     delta = torch.where(inside, 1.0, 0.0)[None]
     found = updates_of(delta, torch.ones(1, 2), age=[3.0], start=torch.zeros(1, net.size).tolist(), n=[1.0])
-    s = part.observe(s, Round(4, Key.root(0), 1, 0.0, None, net), replace(found, width=torch.tensor([0.5])))  # type: ignore[misc]
+    rnd = Round(4, Key.root(0), 1, 0.0, None, net)
+    s = filled(part.observe)(s, rnd, replace(found, width=torch.tensor([0.5])))
     assert torch.equal(s["models"][0], torch.where(inside, 1.0, 2.0))

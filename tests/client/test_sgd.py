@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from motley.client.optimizer import SGD
-from motley.client.sgd import sgd_, sgd_pieces_
-from motley.run.executors.trace import Traced
+from motley.engine.batched.trace import Traced
+from motley.engine.kernels.sgd_op import sgd_, sgd_pieces_
 from tests.kernels import DEVICE, needs_kernels
 
 pytestmark = needs_kernels
@@ -94,7 +94,7 @@ def test_joined(step: object, updates: int, tables: bool) -> None:
 
     assert callable(step)
     traced = Traced(step, *fresh())
-    names = [str(node.target) for node in traced._graph.graph.nodes]
+    names = [str(node.target) for node in traced.operations]
     assert sum("sgd_" in name for name in names) == updates
     assert any("cat" in name for name in names) == tables
     found, wanted = fresh(), fresh()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -17,15 +18,24 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
-from motley.client.trainer import Training
+from motley.client.problems import Regression
+from motley.core.bill import Bill
 from motley.core.errors import ConflictError
+from motley.core.hooks import HOOKS
 from motley.core.keys import Key
-from motley.core.part import HOOKS, PARTS, Method, Part, compose
+from motley.core.network import Network
+from motley.core.part import PARTS, Hook, Method, Part, compose
+from motley.core.types import Data, Output, Round, Tree
+from motley.engine.executor import Executor
+from motley.engine.loop import run_task
+from motley.engine.pool import Pool
 from motley.methods import METHODS, make_method
-from motley.run.executors import EXECUTORS
-from motley.run.executors.pool import Pool
-from motley.run.runner import Run, resume, start
+from motley.runtime.assembly import setting_of
+from motley.runtime.experiment import Given
+from motley.runtime.launch import Run, launch, resume
+from motley.server.method_server import MethodServer
 from tests import tiny
 
 NAMES = [entry.name for entry in PARTS if entry.factory.__module__.startswith("motley.")]
@@ -41,6 +51,12 @@ def alone(name: str, part: Part | None = None) -> Method:
     return compose(part or example(name), protocol=PARTS[name].meta["protocol"])
 
 
+def public() -> Data:
+    """Samples that the server holds."""
+    held = tiny.dataset(seed=2)
+    return Data(held.x, held.y)
+
+
 def world(method: Method, **changes: Any) -> dict[str, Any]:
     """Unequal, limited and slow clients; where a protocol knows late updates, some are late by rounds."""
     fleet = tiny.uneven_fleet()
@@ -48,7 +64,7 @@ def world(method: Method, **changes: Any) -> dict[str, Any]:
         late = {(client, number): (client + number) % 3 for client in range(6) for number in range(1, ROUNDS + 1)}
         fleet = fleet.with_(fortune=(*fleet.fortune, tiny.DelayRounds(late)))
     base = {"rounds": ROUNDS, "cohort": 4, "epochs": 2.0, "optimizer": "sgd(momentum=0.5, weight_decay=0.01)"}
-    return {"method": method, "fleet": fleet, **base, **changes}
+    return {"method": method, "fleet": fleet, "public": public(), **base, **changes}
 
 
 def train(method: Method, **changes: Any) -> Tensor:
@@ -65,31 +81,41 @@ def by_loop(name: str) -> Tensor:
     return train(alone(name))
 
 
-class Chameleon:
-    """A `Training` whose method can be changed from outside while worker processes hold it."""
+class Chameleon(Method):
+    """A method that can be changed from outside while worker processes hold it."""
 
-    def __init__(self, training: Training, methods: tuple[Method, ...]) -> None:
-        self.training = training
-        self.methods = methods
-        self.chosen = torch.zeros(1, dtype=torch.int64).share_memory_()
+    def __init__(self, methods: tuple[Method, ...], chosen: Tensor) -> None:
+        self.methods, self.chosen = methods, chosen
+        super().__init__((), "synchronous", {}, "chameleon")
 
-    @property
-    def method(self) -> Method:
-        return self.methods[int(self.chosen)]
+    def hooks(self, hook: str) -> tuple[tuple[str, Hook], ...]:
+        return self.methods[int(self.chosen)].hooks(hook)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "training":
-            raise AttributeError(name)
-        return getattr(self.training, name)
+    def has(self, hook: str) -> bool:
+        return self.methods[int(self.chosen)].has(hook)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chameleon, (self.methods, self.chosen)
+
+    def __deepcopy__(self, _: Any) -> Chameleon:
+        return self
+
+
+class Lent(tiny.Watched):
+    """An executor that outlives the runs it serves."""
+
+    def close(self) -> None:
+        """Whoever lent it closes it."""
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[tuple[Pool, Chameleon]]:
-    """Two worker processes for all parts."""
+def pool() -> Iterator[tuple[Executor, Tensor]]:
+    """Two worker processes for all parts, and the number of the part they train with."""
     made = tiny.experiment(**world(alone(NAMES[0])))
-    training = Chameleon(made.training, tuple(map(alone, NAMES)))
-    workers = Pool(training, made.data, 2)  # type: ignore[arg-type]
-    yield workers, training
+    chosen = torch.zeros(1, dtype=torch.int64).share_memory_()
+    training = replace(made.training, method=Chameleon(tuple(map(alone, NAMES)), chosen))
+    workers = Pool(replace(made.site, training=training), 2)
+    yield Lent(workers), chosen
     workers.close()
 
 
@@ -143,63 +169,105 @@ def test_its_state_survives_save_and_load(name: str, tmp_path: Path) -> None:
     method = alone(name)
     given = world(method, state_memory_mb=0.001, checkpoint_seconds=0.0)
     federated = tiny.data()
-    things = {"data": federated, "net": tiny.network(federated), "method": method, "fleet": given.pop("fleet")}
-    del given["method"]
+    things = {key: given.pop(key) for key in ("method", "fleet", "public")}
+    things |= {"data": federated, "net": tiny.network(federated)}
 
     def stop(record: Any) -> None:
         if record.round == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        start(tiny.recipe(**given), tmp_path / "run", stop, **things)
+        launch(tiny.recipe(**given), tmp_path / "run", [stop], Given(**things))
     result = resume(tmp_path / "run", **things)
     assert [record.round for record in result.records] == list(range(1, ROUNDS + 1))
     assert torch.equal(result.params, by_loop(name))
     shutil.rmtree(tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", NAMES)
+def watched(hook: Hook, seen: list[Tree]) -> Hook:
+    """A server hook that refuses to write into the state it is given; ``seen`` collects the states."""
+
+    def call(*arguments: Any) -> Any:
+        before = tree_map(torch.clone, arguments[0]) if arguments[0] is not None else None
+        result = hook(*arguments)
+        now, then = (tree_leaves(tree) for tree in (arguments[0], before))
+        assert all(a is b is None or torch.equal(a, b) for a, b in zip(now, then, strict=True))
+        seen.append(arguments[0])
+        return result
+
+    return call
+
+
+def with_state(name: str) -> list[str]:
+    """The hooks of a part that are given its server state."""
+    return [hook for hook in example(name).filled if HOOKS[hook].arguments[0] == "s"]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if with_state(name)])
 def test_its_server_state_is_tensors_and_hooks_leave_it_alone(name: str) -> None:
     """Hooks return new state; they do not write into the old one."""
-    run = Run(tiny.experiment(**world(alone(name))), None)
-    server, seen = run.fed.server, []
-    observe, aggregate = server.observe, server.aggregate
-
-    def watch(hook: Any) -> Any:
-        def call(*arguments: Any) -> Any:
-            before = dict(server.state)
-            copies = {key: torch.utils._pytree.tree_map(torch.clone, value) for key, value in before.items()}
-            result = hook(*arguments)
-            for key, value in before.items():
-                now, then = (torch.utils._pytree.tree_leaves(tree) for tree in (value, copies[key]))
-                assert all(torch.equal(a, b) for a, b in zip(now, then, strict=True)), f"{key} is written in place"
-            seen.append(True)
-            return result
-
-        return call
-
-    server.observe, server.aggregate = watch(observe), watch(aggregate)  # type: ignore[method-assign]
-    run.go()
+    part, seen = example(name), list[Tree]()
+    watching: dict[str, Any] = {hook: watched(getattr(part, hook), seen) for hook in with_state(name)}
+    assert torch.equal(train(alone(name, replace(part, **watching))), by_loop(name))
     assert seen
+    assert all((state is None) == (part.init is None) for state in seen)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_of_clients_gives_the_same_as_one_by_one(name: str) -> None:
     """Also with plain SGD, for which executors take short cuts."""
-    if "batched" not in EXECUTORS:
-        pytest.skip("there is no batched executor")
     assert torch.allclose(train(alone(name), executor="batched"), by_loop(name), atol=1e-4)
     one_by_one, at_once = (train(alone(name), executor=executor, optimizer="sgd") for executor in ("loop", "batched"))
     assert torch.allclose(at_once, one_by_one, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_worker_processes_give_the_same_bit_for_bit(name: str, pool: tuple[Pool, Chameleon]) -> None:
-    workers, training = pool
-    training.chosen[0] = NAMES.index(name)
-    run = Run(tiny.experiment(**world(alone(name))), None)
-    run.fed.executor = workers
+def test_worker_processes_give_the_same_bit_for_bit(name: str, pool: tuple[Executor, Tensor]) -> None:
+    workers, chosen = pool
+    chosen[0] = NAMES.index(name)
+    run = Run(tiny.experiment(**world(alone(name))), executor=workers)
     assert torch.equal(run.go().params, by_loop(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_learns_numbers_or_says_that_it_needs_labels(name: str) -> None:
+    given = world(alone(name), federated=tiny.numbers(), problem=Regression(), rounds=2)
+    if "labels" in example(name).needs:
+        with pytest.raises(
+            ConflictError, match=f"The part '{name}' needs class labels, which the problem 'regression'"
+        ):
+            tiny.run(**given)
+        return
+    one_by_one, at_once = (tiny.run(**given, executor=executor) for executor in ("loop", "batched"))
+    assert torch.isfinite(one_by_one.params).all()
+    assert torch.allclose(at_once.params, one_by_one.params, atol=1e-4)
+
+
+class Counted(Network):
+    """Counts the samples that go through it."""
+
+    samples = 0
+
+    def forward(self, tensors: list[Tensor], x: Tensor) -> Output:
+        self.samples += len(x)
+        return super().forward(tensors, x)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_bill_counts_the_passes_it_makes(name: str) -> None:
+    """Every pass over a client's samples beside those of its steps is on the bill, and nothing else is."""
+    net = Counted(tiny.network(tiny.data()).module)
+    e = tiny.experiment(**world(alone(name), net=net, batch_size=1))
+    server = MethodServer(e.method, setting_of(e, net.initial()))
+    rnd = Round(1, e.key, 4, 0.0)
+    a = tiny.assignment(1, net=net, epochs=2.0, down=server.send(rnd), dials=server.dials(rnd))
+    net.samples = 0
+    report = run_task(e.site, a, e.site.facts([a]).row(0), None).report
+    bill = Bill()
+    for _, hook in e.method.hooks("bill"):
+        bill = hook(net, e.cost, e.site.facts([a]).row(0), bill)
+    trained = report.steps if bool(report.trained.any()) else 0
+    assert net.samples == trained * (1 + bill.forwards) + report.n * (bill.passes + bill.gradients)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -251,9 +319,8 @@ def test_every_method_runs(name: str) -> None:
     """With lost, limited and slow clients."""
     method = make_method(name)
     fleet = tiny.uneven_fleet()
-    result = tiny.run(
-        method, fleet=fleet.with_(fortune=(*fleet.fortune, tiny.Lost((1, 1), (3, 2)))), rounds=2, cohort=5, epochs=2.0
-    )
+    unlucky = fleet.with_(fortune=(*fleet.fortune, tiny.Lost((1, 1), (3, 2))))
+    result = tiny.run(method, fleet=unlucky, public=public(), rounds=2, cohort=5, epochs=2.0)
     assert torch.isfinite(result.params).all()
     assert len(result.records) == 2
     assert METHODS[name].summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ import pytest
 from motley.client.correct import control_variates
 from motley.client.objective import proximal
 from motley.core.errors import ConflictError, InputError, UnknownNameError
-from motley.core.part import HOOKS, Part, compose
+from motley.core.hooks import HOOKS
+from motley.core.part import PARTS, Part, compose
 from motley.core.schedule import Linear
-from motley.methods import make_method
+from motley.methods import METHODS, make_method
 from motley.server.step import mix_with_previous, server_momentum
 
 
-def nothing(*_: Any) -> Any:
+def nothing(*_: Any, **__: Any) -> Any:
     return None
 
 
@@ -31,15 +33,15 @@ def test_a_part_knows_its_name_its_arguments_and_its_hooks() -> None:
 
 
 def test_every_hook_of_the_table_is_a_field_of_a_part() -> None:
-    part = Part(name="all", **dict.fromkeys(HOOKS, nothing))  # type: ignore[arg-type]
-    assert part.filled == tuple(HOOKS)
+    everything: dict[str, Any] = dict.fromkeys(HOOKS, nothing)
+    assert Part(name="all", **everything).filled == tuple(HOOKS)
 
 
 def test_one_filler_of_a_hook_and_the_refusal_names_both() -> None:
     a, b = Part(name="by_loss", select=nothing), Part(name="by_luck", select=nothing)
     with pytest.raises(ConflictError, match=r"'by_loss' and 'by_luck' both decide who trains \(hook 'select'\)"):
         compose(a, b)
-    with pytest.raises(ConflictError, match="'median' and 'krum' both decide updates into one model"):
+    with pytest.raises(ConflictError, match="'median' and 'krum' both decide how updates become one model"):
         compose(Part(name="median", merge=nothing), proximal(), Part(name="krum", merge=nothing))
 
 
@@ -108,3 +110,36 @@ def test_methods_from_text() -> None:
         make_method("fedavg", {"ama": {"alpha0": 0.1}})
     with pytest.raises(InputError, match="its arguments are: mu, partial"):
         make_method("fedprox(nu=3)")
+
+
+NAMESAKES = sorted(set(PARTS.entries) & set(METHODS.entries))
+
+
+def test_some_parts_are_named_like_methods() -> None:
+    assert {"oort", "power_of_choice"} <= set(NAMESAKES)
+
+
+OTHERS: dict[type, Callable[[Any], Any]] = {
+    bool: lambda value: not value,
+    int: lambda value: value + 1,
+    float: lambda value: value / 2,
+}
+
+
+@pytest.mark.parametrize("name", NAMESAKES)
+def test_every_argument_of_such_a_part_is_reached_by_the_short_form(name: str) -> None:
+    defaults = PARTS[name].parameters
+    assert METHODS[name].parameters == defaults
+    for argument, default in defaults.items():
+        value = OTHERS[type(default)](default)
+        method = make_method(f"{name}({argument}={value})")
+        assert method.name == f"{name}({argument}={value})"
+        (made,) = method.parts
+        assert (made.name, made.arguments) == (name, {**defaults, argument: value})
+
+
+@pytest.mark.parametrize("name", NAMESAKES)
+def test_such_a_method_has_words_of_its_own_and_refuses_like_the_part(name: str) -> None:
+    assert METHODS[name].summary != PARTS[name].summary
+    with pytest.raises(InputError, match=f"its arguments are: {', '.join(PARTS[name].parameters)}"):
+        make_method(f"{name}(nonsense=1)")

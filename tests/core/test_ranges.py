@@ -21,7 +21,7 @@ from motley.core.ranges import (
 )
 from motley.core.schedule import Linear
 from motley.methods import METHODS, make_method
-from motley.run.runner import run as run_recipe
+from motley.runtime.launch import run as run_recipe
 
 
 def factory(

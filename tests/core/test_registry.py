@@ -1,17 +1,31 @@
-"""Names with arguments, registries, errors, schedules and trees."""
+"""Names with arguments, registries, errors and schedules."""
 
 from __future__ import annotations
 
 import pickle
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import torch
 
 from motley.core.errors import InputError, MotleyError, UnknownNameError
 from motley.core.registry import Call, Registry, parse
 from motley.core.schedule import Exponential, Linear, value_at
-from motley.core.trees import from_named, to_named
+from motley.extend import (
+    AUGMENTATIONS,
+    DATASETS,
+    DIAGNOSTICS,
+    EXECUTORS,
+    FLEETS,
+    METHODS,
+    MODELS,
+    OPTIMIZERS,
+    PARTITIONS,
+    PARTS,
+    PHASES,
+    PROBLEMS,
+    PROTOCOLS,
+    PUBLIC,
+)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +84,44 @@ def test_registry() -> None:
     assert "cow" not in registry
 
 
+def test_nothing_is_overwritten_silently() -> None:
+    registry = animals()
+    before = registry["cat"]
+    for name in ("cat", "dog"):
+        with pytest.raises(
+            InputError, match=rf"a animal named '{name}' already \(in tests.core.test_registry\); choose"
+        ):
+            registry.add(name)(lambda: "another")
+    assert registry["cat"] is before
+    registry.add("cow")(lambda: "moo")
+    assert registry.make("cow") == "moo"
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [AUGMENTATIONS, DATASETS, DIAGNOSTICS, EXECUTORS, FLEETS, METHODS, MODELS, OPTIMIZERS, PARTITIONS, PARTS, PHASES,
+     PROBLEMS, PROTOCOLS, PUBLIC],
+    ids=lambda registry: registry.kind,
+)  # fmt: skip
+def test_no_registry_of_motley_is_overwritten(registry: Registry[Any]) -> None:
+    for name, entry in dict(registry.entries).items():
+        with pytest.raises(InputError, match=f"named '{name}' already"):
+            registry.add(name)(lambda: None)
+        assert registry[name] is entry
+
+
+def test_a_cell_that_is_run_again_registers_again() -> None:
+    registry: Registry[str] = Registry("animal")
+    for sound in ("moo", "muh"):
+
+        @registry.add()
+        def cow(sound: str = sound) -> str:
+            """Says something."""
+            return sound
+
+    assert registry.make("cow") == "muh"
+
+
 def test_registry_errors_are_sentences() -> None:
     registry = animals()
     with pytest.raises(UnknownNameError, match=r"There is no animal named 'cta'; did you mean 'cat'\?") as caught:
@@ -94,51 +146,3 @@ def test_schedules() -> None:
     assert value_at(ramp, 1) == pytest.approx(0.3)
     assert value_at(lambda t: t * t, 5) == 25.0
     assert pickle.loads(pickle.dumps(ramp)) == ramp
-
-
-TREES: list[Any] = [
-    torch.ones(3),
-    {},
-    None,
-    (),
-    {"a": torch.zeros(()), "b": {"c": torch.arange(3), "d": None}},
-    (torch.ones(1), {"x": (torch.ones(2), None, (), {})}),
-    {"p": (torch.tensor(True),)},
-]
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and list(a) == list(b) and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, tuple):
-        return isinstance(b, tuple) and len(a) == len(b) and all(map(same, a, b))
-    return a is b
-
-
-@pytest.mark.parametrize("tree", TREES, ids=str)
-def test_trees_come_back_as_they_were(tree: Any) -> None:
-    assert same(from_named(to_named(tree)), tree)
-    if not isinstance(tree, torch.Tensor):
-        named = to_named(tree, "below")
-        assert all(name.startswith("below/") for name in named)
-        assert same(from_named({name.removeprefix("below/"): value for name, value in named.items()}), tree)
-
-
-def test_ten_and_more_in_a_tuple_keep_their_order() -> None:
-    tree = tuple(torch.tensor(i) for i in range(12))
-    assert [int(leaf) for leaf in from_named(to_named(tree))] == list(range(12))
-
-
-class Pair(NamedTuple):
-    a: torch.Tensor
-
-
-@pytest.mark.parametrize(
-    "tree", [{"a": 1.0}, {"a": [torch.ones(1)]}, {3: torch.ones(1)}, {"a/b": torch.ones(1)}, {"#0": torch.ones(1)},
-             {"": torch.ones(1)}, Pair(torch.ones(1))]
-)  # fmt: skip
-def test_what_would_not_come_back_is_refused(tree: Any) -> None:
-    with pytest.raises(TypeError, match="The state of a part"):
-        to_named(tree, "state")

@@ -40,6 +40,19 @@ def test_tokens() -> None:
     assert data.inputs(data.x).dtype == torch.int64
 
 
+@pytest.mark.parametrize("shape", [(60,), (60, 1), (60, 3)])
+def test_numbers_to_be_learned_stay_numbers(shape: tuple[int, ...]) -> None:
+    y = RNG.normal(size=shape)
+    data = from_arrays(X, y, classes=False)
+    assert (data.n_classes, data.n_outputs, data.y.dtype) == (0, shape[-1] if len(shape) > 1 else 1, torch.float32)
+    assert (len(data), len(data.test_y)) == (48, 12)
+    both = torch.cat([data.y, data.test_y]).reshape(60, -1).sort(0).values
+    torch.testing.assert_close(both, torch.from_numpy(y.reshape(60, -1)).float().sort(0).values)
+    assert from_clients([(X[:20], y[:20]), (X[20:], y[20:])], (X, y), classes=False).labels.shape == (2, 0)
+    with pytest.raises(DataError, match=r"Labels (have the shape|must be whole numbers from 0)"):
+        from_arrays(X, y)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -26,9 +26,9 @@ from motley.data.analytics import (
     radfed_table_one,
 )
 from motley.data.datasets import load
+from motley.data.downloads import find
 from motley.data.federated import FederatedData
-from motley.data.files import find
-from motley.data.partition import make_partition
+from motley.data.partitioning import make_partition
 
 KEY = Key.root(0)
 LABELS = np.array([[10, 0], [0, 30]])
@@ -92,7 +92,7 @@ from motley.core.keys import Key
 from motley.data.analytics import describe
 from motley.data.datasets import load
 from motley.data.federated import FederatedData
-from motley.data.partition import make_partition
+from motley.data.partitioning import make_partition
 dataset, key = load("digits"), Key.root(0)
 facts = describe(FederatedData(dataset, make_partition("drawn(samples=20)", dataset, 1_000_000, key)), 100, key)
 print(facts.clients, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

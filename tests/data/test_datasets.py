@@ -12,7 +12,7 @@ import torch
 
 from motley.core.errors import DataError, InputError, UnknownNameError
 from motley.data.datasets import DATASETS, load
-from motley.data.files import fetch, find
+from motley.data.downloads import fetch, find
 from motley.data.sources.images import read_idx
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from motley.data.datasets import DATASETS
-from motley.data.partition import PARTITIONS
+from motley.data.partitioning import PARTITIONS
 from motley.data.skew import SKEWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"

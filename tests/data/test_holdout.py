@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from motley.core.errors import InputError
-from motley.run.experiment import Experiment, prepare
-from motley.run.recipe import load
+from motley.runtime.experiment import Experiment, prepare
+from motley.runtime.recipe import load
 
 
 def experiment(**changes: Any) -> Experiment:

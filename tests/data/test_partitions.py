@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +14,8 @@ from motley.core.errors import InputError, PartitionError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData, Partition
-from motley.data.partition import PARTITIONS, make_partition
-from motley.data.partitions import tables
+from motley.data.partitioning import PARTITIONS, make_partition
+from motley.data.partitions import count_tables as tables
 from motley.data.partitions.overlap import without_replacement
 
 
@@ -399,3 +401,27 @@ def test_draws_without_replacement_are_fair() -> None:
     assert (np.diff(np.sort(sets, 1), axis=1) > 0).all()
     share = np.bincount(sets.reshape(-1), minlength=6) / 6000
     assert np.abs(share - 0.5).max() < 0.03
+
+
+BY_LABEL = [entry.name for entry in PARTITIONS if "labels" in entry.meta.get("needs", ())]
+
+
+@pytest.mark.parametrize("spec", ALL)
+def test_numbers_are_divided_or_the_partition_says_that_it_needs_classes(spec: str) -> None:
+    data = toy([60, 60, 60])
+    numbers = replace(data, y=data.x[:, 0], test_y=data.test_x[:, 0], n_classes=0)
+    name = spec.partition("(")[0]
+    if name in BY_LABEL:
+        with pytest.raises(
+            PartitionError, match=f"The partition '{name}' divides samples by their class, but the targ"
+        ):
+            make(spec, numbers, 7)
+    else:
+        assert_disjoint(make(spec, numbers, None if name == "natural" else 7), 180)
+
+
+def test_some_partitions_need_classes() -> None:
+    assert {"dirichlet", "classes", "major_minor"} <= set(BY_LABEL)
+    numbers = Dataset("numbers", torch.ones(9, 1), torch.ones(9), torch.ones(1, 1), torch.ones(1), 0)
+    with pytest.raises(PartitionError, match="The partition 'dirichlet' divides samples by their class"):
+        make("DirichletPartitioner(num_partitions=3, alpha=0.5)", numbers, None)

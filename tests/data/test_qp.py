@@ -13,7 +13,7 @@ from motley.core.keys import Key
 from motley.data.analytics import c_score
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData
-from motley.data.partition import make_partition
+from motley.data.partitioning import make_partition
 from motley.data.qp import Demand, bucketed, solve, walk
 
 pytest.importorskip("osqp")

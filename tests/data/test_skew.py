@@ -12,8 +12,9 @@ from motley.core.errors import DataError
 from motley.core.keys import Key
 from motley.data.datasets import load
 from motley.data.federated import FederatedData
-from motley.data.partition import make_partition
+from motley.data.partitioning import make_partition
 from motley.data.skew import SKEWS, make_skews
+from tests import tiny
 
 KEY = Key.root(0)
 
@@ -98,3 +99,12 @@ def test_skews_in_sequence_and_sentences() -> None:
         federated("noise(levels=[-1])")
     with pytest.raises(DataError, match="at least one cluster"):
         federated("label_permutation(clusters=0)")
+
+
+def test_classes_cannot_be_renamed_where_there_are_none() -> None:
+    whole = tiny.numbers()
+    with pytest.raises(
+        DataError, match="The skew 'label_permutation' needs classes, but the targets of 'tiny' are numb"
+    ):
+        make_skews("label_permutation", whole.dataset, whole.partition, KEY)
+    assert make_skews("noise", whole.dataset, whole.partition, KEY)

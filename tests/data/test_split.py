@@ -12,7 +12,7 @@ from motley.core.errors import DataError, PartitionError
 from motley.core.keys import Key
 from motley.data.datasets import load
 from motley.data.federated import FederatedData
-from motley.data.partition import make_partition
+from motley.data.partitioning import make_partition
 from motley.data.skew import make_skews
 from motley.data.split import (
     by_clients,

@@ -13,9 +13,9 @@ import torch
 from motley.core.errors import DataError
 from motley.core.keys import Key
 from motley.data.datasets import load
-from motley.data.files import find
-from motley.data.partition import make_partition
-from motley.data.sources.tables import eicu_table
+from motley.data.downloads import find
+from motley.data.partitioning import make_partition
+from motley.data.sources.tabular import eicu_table
 from motley.data.sources.text import ALPHABET, encode, words_of
 
 

@@ -12,11 +12,12 @@ import matplotlib as mpl
 import pytest
 
 import motley
-from motley.cli import main
-from motley.core.part import HOOKS, PARTS
+from motley import extend
+from motley.commands.cli import main
+from motley.core.part import HOOKS
+from motley.core.registry import Registry
 from motley.methods import METHODS
-from motley.nets import MODELS
-from motley.run.recipe import Recipe
+from motley.runtime.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -41,7 +42,7 @@ def test_examples(
     """Blocks of one page share one namespace and one directory; `$ motley ...` must do what is shown below it."""
     monkeypatch.chdir(tmp_path)
     mpl.use("Agg")
-    for registry in (PARTS, METHODS, MODELS):
+    for registry in (found for found in vars(extend).values() if isinstance(found, Registry)):
         monkeypatch.setattr(registry, "entries", dict(registry.entries))
     before = signal.getsignal(signal.SIGTERM)
     names: dict[str, object] = {"__name__": f"examples_of_{page.stem}"}

@@ -8,16 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from motley.client.optimizer import SGD
+from motley.client.trainer import Training, new_client
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Method
-from motley.core.types import Batch, Client, Facts
+from motley.core.types import Batch, Client, Data, Facts
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData, Partition
 from motley.fleet.fleet import Fleet
 from motley.nets import build
-from motley.run.experiment import Experiment, prepare
-from motley.run.recipe import Recipe
+from motley.runtime.experiment import Experiment, Given, prepare
+from motley.runtime.recipe import Recipe
+from tests.tiny import dials_at
 
 N_CLASSES = 4
 SIZES = (13, 9, 16, 7)
@@ -34,6 +37,14 @@ def small_data() -> FederatedData:
     dataset = Dataset("small", torch.from_numpy(x), labels, torch.from_numpy(x), labels, N_CLASSES)
     stops = np.cumsum(SIZES)
     return FederatedData(dataset, Partition.of([np.arange(b - n, b) for b, n in zip(stops, SIZES, strict=True)]))
+
+
+def small_public() -> Data:
+    """Six samples of each class that the server holds."""
+    rng = np.random.default_rng(4)
+    y = np.arange(6 * N_CLASSES) % N_CLASSES
+    x = (y[:, None] + rng.normal(size=(len(y), 6))).astype(np.float32)
+    return Data(torch.from_numpy(x), torch.from_numpy(y))
 
 
 def small_experiment(method: str, limited: tuple[int, ...] = (), **changes: Any) -> Experiment:
@@ -54,7 +65,8 @@ def small_experiment(method: str, limited: tuple[int, ...] = (), **changes: Any)
     fleet = Fleet.ideal(4, Key.root(0))
     mask = fleet.limited.copy()
     mask[list(limited)] = True
-    return prepare(Recipe(**content), data=small_data(), fleet=fleet.with_(limited=mask))
+    given = Given(data=small_data(), fleet=fleet.with_(limited=mask), public=small_public())
+    return prepare(Recipe(**content), given)
 
 
 def small_network(classes: int = N_CLASSES) -> Network:
@@ -79,25 +91,9 @@ def facts(labels: list[float], limited: float = 0.0) -> Facts:
 
 def client(method: Method, net: Network, params: Tensor, labels: list[float], **rest: Any) -> Client:
     """A client of one method, in round 1."""
-    dials = {
-        p.name: {key: torch.tensor(float(value)) for key, value in p.dials.items()}  # type: ignore[arg-type]
-        for p in method.parts
-        if p.dials
-    }
-    zero = torch.zeros(())
-    given: dict[str, Any] = {"down": {}, "own": {}, "notes": {}, **rest}
-    return Client(
-        params=params,
-        start=params,
-        trained=torch.ones(net.n_layers),
-        facts=facts(labels),
-        key=Key.root(0).tensor(),
-        epoch=zero,
-        loss=zero,
-        dials=dials,
-        net=net,
-        **given,
-    )
+    training = Training(net, method, SGD(), 32)
+    given: dict[str, Any] = {"down": {}, "own": {}, **rest}
+    return new_client(training, params, facts(labels), Key.root(0).tensor(), dials=dials_at(method), **given)
 
 
 def adjusted(method: Method, z: Tensor, labels: list[float]) -> Tensor:
@@ -105,6 +101,6 @@ def adjusted(method: Method, z: Tensor, labels: list[float]) -> Tensor:
     net = small_network(z.shape[-1])
     c = client(method, net, net.initial(), labels)
     batch = Batch(torch.zeros(len(z), 6), torch.zeros(len(z), dtype=torch.int64))
-    for _, hook in method.hooks("logits"):
-        z = hook(c, batch, z)
+    for name, hook in method.hooks("logits"):
+        z = hook(c, c.mine(name), batch, z)
     return z

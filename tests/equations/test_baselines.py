@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from motley.methods import make_method
-from motley.run.runner import Run
+from motley.runtime.launch import Run
+from motley.runtime.virtual_carrier import VirtualCarrier
 from tests import tiny
 from tests.equations.oracle import Oracle, Weights, add, dot, minus, times, total, zeros
+from tests.protocol.world import events_of
 
 ROUNDS, EPOCHS, LR, BATCH = 4, 2.0, 0.1, 4
 LOST = (3, 2)  # client, round
@@ -50,17 +51,12 @@ def play(spec: str, *, weak: dict[int, float] | None = None, partial: bool = Fal
     made = tiny.experiment(
         make_method(spec), fleet=fleet, federated=federated, net=net, rounds=ROUNDS, epochs=EPOCHS, cohort=5, lr=LR
     )
-    run = Run(made, None)
-    world = World(Oracle(net.module, federated, seed=5, batch_size=BATCH, lr=LR), [], partial, weak or {})
-    select = run.fed.server.select
-
-    def remember(*arguments: Any) -> list[int]:
-        chosen = select(*arguments)
-        world.cohorts.append(chosen)
-        return chosen
-
-    run.fed.server.select = remember  # type: ignore[method-assign]
+    run = Run(made)
+    seen = events_of(run)
     run.go()
+    given = [(event.round, event.client) for event in seen if event.what == "dispatch"]
+    cohorts = [[client for at, client in given if at == number] for number in range(1, ROUNDS + 1)]
+    world = World(Oracle(net.module, federated, seed=5, batch_size=BATCH, lr=LR), cohorts, partial, weak or {})
     assert any(LOST[0] in cohort for cohort in world.cohorts[LOST[1] - 1 : LOST[1]]), "the client to be lost must train"
     return world, run
 
@@ -72,7 +68,8 @@ def check(run: Run, expected: Weights, tolerance: float = 1e-6) -> None:
 
 
 def kept(run: Run, client: int, part: str) -> Tensor | None:
-    state = run.fed.store.get(client)
+    assert isinstance(run.carrier, VirtualCarrier)
+    state = run.carrier.store.get(client)
     return None if state is None else state[part]
 
 

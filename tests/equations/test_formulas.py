@@ -7,19 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from motley.client.correct import clip_gradient
+from motley.client.minibatch import minibatches, n_steps, n_steps_each
 from motley.client.optimizer import make_optimizer
-from motley.client.trainer import Span, minibatches, n_steps, n_steps_each, span_of
+from motley.client.trainer import Span, span_of
 from motley.core.keys import Key
 from motley.core.network import Network
-from motley.core.part import Part
-from motley.core.types import Data, Round, Setting, Updates
-from motley.run.flights import work
+from motley.core.part import Part, compose
+from motley.core.tasks import NOTHING, Assignment, Weights
+from motley.core.types import Data, Plan, Round, Setting, Updates
 from motley.server.aggregate import layerwise_mean, plain_mean
+from motley.server.method_server import MethodServer
 from motley.server.step import mix_with_previous, server_adagrad, server_adam, server_momentum, server_yogi
 from motley.server.workload import partial_work
+from tests.tiny import filled
 
 
 def small_net() -> Network:
@@ -42,16 +45,14 @@ def at(number: int = 1) -> Round:
     return Round(number, Key.root(0), 2, 0.0)
 
 
-def step(part: Part, old: list[float], news: list[list[float]]) -> list[Tensor]:
-    """The global models after feeding ``new - old`` of each row to a server step, one round after the other."""
-    net = small_net()
-    w = torch.tensor(old)
-    s = part.init(Setting(net, w, 2)) if part.init else None
+def step(part: Part, *deltas: float) -> list[float]:
+    """The one weight of a global model that begins at 0, after an update with each of these changes in turn."""
+    net, w = Network(nn.Linear(1, 1, bias=False)), torch.zeros(1)
+    server = MethodServer(compose(part), Setting(net, w, 2))
     result = []
-    for number, delta in enumerate(news, 1):
-        assert part.step is not None
-        w, s = part.step(s, at(number), w, w + torch.tensor(delta), updates([delta], [1.0]))
-        result.append(w)
+    for number, delta in enumerate(deltas, 1):
+        w = server.aggregate(at(number), w, updates([[delta]], [1.0], [[1.0]]))
+        result.append(w.item())
     return result
 
 
@@ -82,25 +83,23 @@ def test_weights_of_zero_leave_the_model() -> None:
 
 def test_plain_mean_undoes_the_sample_counts() -> None:
     given = updates([[0.0] * 5] * 3, [1.0, 5.0, 25.0])
-    part = plain_mean()
-    assert part.weigh is not None
-    assert torch.allclose(given.n * part.weigh(None, at(), given), torch.ones(3))
+    assert torch.allclose(given.n * filled(plain_mean().weigh)(None, at(), given), torch.ones(3))
 
 
 def test_mixing_by_hand() -> None:
     """alpha_1 = 0.3, alpha_2 = 0.4, alpha_3 would be 0.5 but stops at 0.45; every round proposes w + 10."""
-    got = [w.item() for w in step(mix_with_previous(alpha=0.2, slope=0.1, maximum=0.45), [0.0], [[10.0]] * 3)]
+    got = step(mix_with_previous(alpha=0.2, slope=0.1, maximum=0.45), 10.0, 10.0, 10.0)
     assert got == pytest.approx([7.0, 7.0 + 6.0, 7.0 + 6.0 + 5.5])
 
 
 def test_mixing_takes_a_schedule() -> None:
-    got = [w.item() for w in step(mix_with_previous(alpha=lambda t: t / 10), [0.0], [[10.0]] * 2)]
+    got = step(mix_with_previous(alpha=lambda t: t / 10), 10.0, 10.0)
     assert got == pytest.approx([9.0, 17.0])
 
 
 def test_momentum_by_hand() -> None:
     """v = 1, 0.5 + 1, 0.75 - 2; w = w + 2 v."""
-    got = [w.item() for w in step(server_momentum(beta=0.5, lr=2.0), [0.0], [[1.0], [1.0], [-2.0]])]
+    got = step(server_momentum(beta=0.5, lr=2.0), 1.0, 1.0, -2.0)
     assert got == pytest.approx([2.0, 5.0, 2.5])
 
 
@@ -116,22 +115,21 @@ def test_adaptive_steps_by_hand(part: Part, second: list[float]) -> None:
     """delta = 2 twice: m = 1, 1.5; w = sum m / (sqrt(v) + 1)."""
     first = 1.0 / (second[0] ** 0.5 + 1)
     both = first + 1.5 / (second[1] ** 0.5 + 1)
-    assert [w.item() for w in step(part, [0.0], [[2.0], [2.0]])] == pytest.approx([first, both])
+    assert step(part, 2.0, 2.0) == pytest.approx([first, both])
 
 
 def test_yogi_goes_down_where_adam_would_forget() -> None:
     """v = 4 > delta^2 = 1: Yogi takes 0.25 off, however large v is."""
     part = server_yogi(lr=1.0, beta1=0.0, beta2=0.75, tau=2.0)
-    assert step(part, [0.0], [[1.0]])[0].item() == pytest.approx(1.0 / (3.75**0.5 + 2.0))
+    assert step(part, 1.0) == pytest.approx([1.0 / (3.75**0.5 + 2.0)])
 
 
 def test_clipping() -> None:
-    hook = clip_gradient(norm=1.0).gradient
-    assert hook is not None
+    hook = filled(clip_gradient(norm=1.0).gradient)
     nobody: Any = None
-    assert torch.allclose(hook(nobody, torch.tensor([3.0, 4.0])), torch.tensor([0.6, 0.8]))
-    assert hook(nobody, torch.tensor([0.3, 0.4])).tolist() == torch.tensor([0.3, 0.4]).tolist()
-    assert hook(nobody, torch.zeros(2)).tolist() == [0.0, 0.0]
+    assert torch.allclose(hook(nobody, nobody, torch.tensor([3.0, 4.0])), torch.tensor([0.6, 0.8]))
+    assert hook(nobody, nobody, torch.tensor([0.3, 0.4])).tolist() == torch.tensor([0.3, 0.4]).tolist()
+    assert hook(nobody, nobody, torch.zeros(2)).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -218,6 +216,15 @@ def test_how_much_work_is_done(
     assert work(epochs, floor, affordable, partial) == expected
 
 
+def work(epochs: float, floor: float, affordable: float, partial: bool) -> tuple[float, float]:
+    """Epochs that a device trains, and those whose result it sends."""
+    start = Weights(torch.zeros(1))
+    a = Assignment("1.0", 0, 1, start, NOTHING, {}, epochs, floor, partial, 0.1, Key.root(0))
+    sent, spent = a.afforded(affordable)
+    assert sent._replace(epochs=epochs) == a
+    return spent, sent.epochs
+
+
 def test_a_plan_that_is_just_affordable_is_done() -> None:
     """0.1 as float32 is a little more than 0.1."""
     wanted = torch.full((1,), 0.1).item()
@@ -226,12 +233,8 @@ def test_a_plan_that_is_just_affordable_is_done() -> None:
 
 
 def test_partial_work_takes_anything() -> None:
-    from motley.core.types import Plan
-
     one = torch.ones(3)
-    hook = partial_work().plan
-    assert hook is not None
-    plan = hook(None, at(), torch.arange(3), Plan(2 * one, 2 * one, 0.1 * one, 0 * one))
+    plan = filled(partial_work().plan)(None, at(), torch.arange(3), Plan(2 * one, 2 * one, 0.1 * one, 0 * one))
     assert plan.floor.tolist() == [0, 0, 0]
     assert plan.partial.tolist() == [1, 1, 1]
     assert plan.epochs.tolist() == [2, 2, 2]

@@ -13,7 +13,7 @@ from motley.core.errors import ConflictError
 from motley.core.part import compose
 from motley.core.types import Batch, Output
 from motley.methods import make_method
-from motley.run.runner import Run
+from motley.runtime.launch import Run
 from tests.equations.small import adjusted, client, small_experiment, small_network
 
 Z = torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.5, -1.0, 0.0, 2.0]])
@@ -92,9 +92,9 @@ def test_label_smoothing_equals_smoothed_targets() -> None:
     method = compose(label_smoothing(eps=0.1))
     net = small_network()
     c = client(method, net, net.initial(), COUNTS)
-    ((_, penalty),) = method.hooks("penalty")
+    ((name, penalty),) = method.hooks("penalty")
     for mask in (None, torch.tensor([1.0, 0.0])):
-        extra = penalty(c, Batch(torch.zeros(2, 6), Y, mask), Output(torch.zeros(2, 5), Z))
+        extra = penalty(c, c.mine(name), Batch(torch.zeros(2, 6), Y, mask), Output(torch.zeros(2, 5), Z))
         rows = slice(None) if mask is None else slice(1)
         expected = cross_entropy(Z[rows], Y[rows], label_smoothing=0.1)
         assert float(cross_entropy(Z[rows], Y[rows]) + extra) == pytest.approx(float(expected), rel=1e-5)
@@ -110,8 +110,8 @@ def test_label_smoothing_equals_smoothed_targets() -> None:
     ],
 )
 def test_neutral_runs_equal_fedavg_bit_for_bit(part: str) -> None:
-    plain = Run(small_experiment("fedavg"), None).go()
-    assert torch.equal(Run(small_experiment(part), None).go().params, plain.params)
+    plain = Run(small_experiment("fedavg")).go()
+    assert torch.equal(Run(small_experiment(part)).go().params, plain.params)
 
 
 def test_two_corrections_of_the_same_counts_are_refused() -> None:

@@ -18,7 +18,7 @@ from motley.core.network import Network
 from motley.core.part import Method, compose
 from motley.core.types import Batch, Client, Data, Round, Setting, Updates
 from motley.methods import make_method
-from motley.run.runner import Run
+from motley.runtime.launch import Run
 from tests.equations.small import client, small_experiment, small_network
 
 NAME = "prototype_augmentation"
@@ -77,14 +77,15 @@ def test_two_clients_prototypes_are_weighted_by_class_counts() -> None:
     before = {"prototypes": torch.full((3, 2), 9.0), "known": torch.ones(3)}
     for keep_absent, last, known in ((False, [0.0, 0.0], [1.0, 1.0, 0.0]), (True, [9.0, 9.0], [1.0, 1.0, 1.0])):
         method = compose(prototype_augmentation(keep_absent=keep_absent))
-        after = hook(method, "observe")(before, rnd, updates([a[0], b[0]], [a[1], b[1]]))
+        after = hook(method, "observe")(before, rnd, updates([a[0], b[0]], [a[1], b[1]]).seen_by(NAME))
         assert after["prototypes"].tolist() == [[2.0, 0.0], [2.0, 4.0], last]
         assert after["known"].tolist() == known
 
 
 def begun(method: Method, net: Network, params: Tensor, data: Data, down: dict[str, Tensor]) -> Client:
-    c: Client = hook(method, "begin")(client(method, net, params, [2.0, 2.0, 0.0, 0.0], down={NAME: down}), data)
-    return c
+    c = client(method, net, params, [2.0, 2.0, 0.0, 0.0], down={NAME: down})
+    begun: Client = hook(method, "begin")(c, c.mine(NAME), data)
+    return begun
 
 
 def setting(known: list[float]) -> tuple[Network, Tensor, Data, dict[str, Tensor]]:
@@ -115,7 +116,7 @@ def test_augmented_loss_by_hand(eps: float) -> None:
     method = compose(prototype_augmentation(mu=0.5, eps=eps))
     c = begun(method, net, params, data, down)
     batch = Batch(data.x, data.y)
-    value = hook(method, "penalty")(c, batch, net(params, data.x))
+    value = hook(method, "penalty")(c, c.mine(NAME), batch, net(params, data.x))
     h, p = net.features(params, data.x), c.notes[NAME]["prototypes"]
     prior = [(1 - eps) / 3 + eps / 4] * 3 + [eps / 4]
     total = 0.0
@@ -132,7 +133,8 @@ def test_gradient_reaches_the_last_layer_only() -> None:
     c = begun(method, net, params, data, down)
 
     def loss(flat: Tensor) -> Tensor:
-        value: Tensor = hook(method, "penalty")(c.with_(params=flat), Batch(data.x, data.y), net(flat, data.x))
+        now, batch = c.with_(params=flat), Batch(data.x, data.y)
+        value: Tensor = hook(method, "penalty")(now, now.mine(NAME), batch, net(flat, data.x))
         return value
 
     slope = grad(loss)(params)
@@ -146,11 +148,11 @@ def test_report_sends_sums_of_the_trained_extractor() -> None:
     net, params, data, down = setting([0.0, 0.0, 0.0, 0.0])
     method = make_method("rebafl")
     c = begun(method, net, params, data, down).with_(params=params + 0.1)
-    _, up = hook(method, "report")(c, data)
+    _, up = hook(method, "report")(c, c.mine(NAME), data)
     sums, counts = sent(net.features(params + 0.1, data.x), [0, 0, 1, 1], net)
     assert torch.allclose(up["sums"], sums, atol=1e-5)
     assert torch.equal(up["counts"], counts)
-    _, nothing = hook(method, "report")(c.with_(trained=torch.zeros(net.n_layers)), data)
+    _, nothing = hook(method, "report")(c.with_(trained=torch.zeros(net.n_layers)), c.mine(NAME), data)
     assert float(nothing["counts"].sum()) == 0.0
 
 
@@ -161,17 +163,18 @@ def test_padding_changes_nothing_under_vmap_of_grad() -> None:
 
     def slope(flat: Tensor, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
         samples, batch = Data(x, y, mask), Batch(x, y, mask)
-        c = begun(method, net, params, samples, down).keep("model_contrastive", params * 0.9)
+        c = begun(method, net, params, samples, down)
+        c = c.mine("model_contrastive").keep(c, params * 0.9)
 
         def loss(w: Tensor) -> Tensor:
             out = net(w, batch.x)
             now = c.with_(params=w)
             z = out.logits
-            for _, each in method.hooks("logits"):
-                z = each(now, batch, z)
+            for name, each in method.hooks("logits"):
+                z = each(now, now.mine(name), batch, z)
             value = Batch(batch.x, batch.y, batch.mask).mean(cross_entropy(z, batch.y, reduction="none"))
-            for _, each in method.hooks("penalty"):
-                value = value + each(now, batch, out)
+            for name, each in method.hooks("penalty"):
+                value = value + each(now, now.mine(name), batch, out)
             return value
 
         return grad(loss)(flat)
@@ -193,8 +196,8 @@ def test_sums_of_features_ignore_padding() -> None:
 
 def test_no_augmentation_equals_mu_zero_bit_for_bit() -> None:
     for softmax in ("fedavg", "relaxed_balanced_softmax(eps=0.01)"):
-        without = Run(small_experiment(softmax), None).go()
-        neutral = Run(small_experiment(f"{softmax}+prototype_augmentation(mu=0, eps=0.01)"), None).go()
+        without = Run(small_experiment(softmax)).go()
+        neutral = Run(small_experiment(f"{softmax}+prototype_augmentation(mu=0, eps=0.01)")).go()
         assert torch.equal(neutral.params, without.params)
 
 

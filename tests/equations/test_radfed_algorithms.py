@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from motley.core.keys import Key, fold_in, permutation
-from motley.run.experiment import Experiment, initial_params, prepare
-from motley.run.recipe import load
-from motley.run.runner import Run
+from motley.runtime.experiment import Experiment, initial_params, prepare
+from motley.runtime.launch import Run
+from motley.runtime.recipe import load
 
 S, T, M, LR, BATCH = 3, 2, 4, 0.1, 8
 
@@ -129,13 +129,13 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("method", "arguments"), CASES, ids=[method.split("(")[0] for method, _ in CASES])
 def test_algorithm(method: str, arguments: dict[str, Any]) -> None:
     e = experiment(method)
-    result = Run(e, None).go()
+    result = Run(e).go()
     torch.testing.assert_close(result.params, walk(e, **arguments), rtol=1e-4, atol=2e-6)
     assert (result.params - walk(experiment("radfed"))).abs().max() > 1e-4 or method == f"radfed(S={S})"
 
 
 def test_radfed_is_is_radfedi() -> None:
-    a, b = (Run(experiment(f"{name}(S=3)"), None).go() for name in ("radfed_is", "radfedi"))
+    a, b = (Run(experiment(f"{name}(S=3)")).go() for name in ("radfed_is", "radfedi"))
     assert a.summary["model_sha256"] == b.summary["model_sha256"]
 
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from motley.client.trainer import minibatches, n_steps
+from motley.client.minibatch import minibatches, n_steps
 from motley.core.types import Data
-from motley.run.experiment import Experiment
-from motley.run.runner import Run
-from tests.equations.small import N_CLASSES, small_experiment
+from motley.data.public import balanced
+from motley.runtime.experiment import Experiment
+from motley.runtime.launch import Run
+from tests.equations.small import N_CLASSES, small_experiment, small_public
 
 Loss = Callable[[nn.Module, nn.Module, Tensor, Tensor], Tensor]
 State = dict[str, Tensor]
@@ -59,7 +60,7 @@ class Oracle:
 
     def check(self) -> None:
         """The library's run gives the same model."""
-        fast = self.experiment.net.layout.unflatten(Run(self.experiment, None).go().params)
+        fast = self.experiment.net.layout.unflatten(Run(self.experiment).go().params)
         start = self.experiment.net.layout.unflatten(self.experiment.net.initial())
         for name, slow in self.model.named_parameters():
             assert torch.allclose(fast[name], slow, atol=2e-6), name
@@ -211,7 +212,7 @@ def test_naive_fl_leaves_limited_clients_out() -> None:
 
 def test_naive_fl_without_anybody_keeps_the_model() -> None:
     experiment = small_experiment("naive_fl", limited=(0, 1, 2, 3))
-    result = Run(experiment, None).go()
+    result = Run(experiment).go()
     assert torch.equal(result.params, experiment.net.initial())
 
 
@@ -237,9 +238,7 @@ def test_fedprox_with_less_work_on_limited_clients() -> None:
 
 def test_fedavg_with_head_retrained_on_the_server() -> None:
     o = Oracle("fedavg_ft(per_class=3, steps=4, lr=0.2)")
-    from motley.data.split import balanced_sample
-
-    held = balanced_sample(o.experiment.dataset, o.experiment.key, 3)
+    held = balanced(small_public(), N_CLASSES, 3, o.experiment.key)
     assert torch.bincount(held.y).tolist() == [3] * N_CLASSES
     for t in (1, 2, 3):
         o.mean({i: o.local(t, i, plain) for i in range(4)})

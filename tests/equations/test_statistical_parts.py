@@ -9,13 +9,14 @@ import torch
 
 from motley.core.errors import ConflictError
 from motley.core.keys import Key
-from motley.core.part import compose
-from motley.core.types import Batch, Plan, Round, Updates
+from motley.core.network import Network
+from motley.core.part import Method, compose
+from motley.core.types import Batch, Plan, Round, Setting, Updates
 from motley.methods import make_method
 from motley.nets import build
-from motley.run.runner import Run
+from motley.runtime.launch import Run
 from motley.server.merge import effective_steps, normalised_averaging, whole_model_mean
-from motley.server.server import Server
+from motley.server.method_server import MethodServer
 from motley.server.step import mix_with_previous
 from tests.equations.small import client, facts, small_experiment, small_network
 from tests.tiny import updates_of
@@ -28,14 +29,18 @@ def arrived(delta: torch.Tensor, trained: torch.Tensor, n: list[float], steps: l
 ROUND = Round(1, Key.root(0), 2, 0.0)
 
 
+def merged(method: Method, net: Network, updates: Updates, number: int = 1) -> torch.Tensor:
+    """What a server that begins at zero makes of some updates."""
+    zero = torch.zeros(net.size)
+    return MethodServer(method, Setting(net, zero, 2)).aggregate(ROUND._replace(number=number), zero, updates)
+
+
 def test_fednova_by_hand() -> None:
     """p = (1/4, 3/4), steps (2, 6): tau_eff = 5; each change counts as p * 5 / steps."""
     net = small_network()
     delta = torch.stack([torch.ones(net.size), 2 * torch.ones(net.size)])
     updates = arrived(delta, torch.ones(2, net.n_layers), [1.0, 3.0], [2.0, 6.0])
-    new = Server(compose(normalised_averaging()), net, net.initial(), 2).aggregate(
-        ROUND, torch.zeros(net.size), updates
-    )
+    new = merged(compose(normalised_averaging()), net, updates)
     assert torch.allclose(new, torch.full((net.size,), 0.25 * 5 / 2 * 1 + 0.75 * 5 / 6 * 2))
 
 
@@ -47,7 +52,7 @@ def test_fednova_counts_momentum() -> None:
 
 def test_fednova_is_the_mean_with_equal_work() -> None:
     same = {"batch_size": 16, "epochs": 3}
-    plain, nova = (Run(small_experiment(m, **same), None).go().params for m in ("fedavg", "fednova(momentum=0.5)"))
+    plain, nova = (Run(small_experiment(m, **same)).go().params for m in ("fedavg", "fednova(momentum=0.5)"))
     assert torch.allclose(plain, nova, atol=1e-6)
 
 
@@ -57,9 +62,7 @@ def test_whole_model_mean_counts_untouched_layers() -> None:
     trained[0, 0] = 0.0
     delta = torch.ones(2, net.size) * net.layout.expand(trained)
     updates = arrived(delta, trained, [1.0, 3.0], [1.0, 1.0])
-    zero = torch.zeros(net.size)
-    whole = Server(compose(whole_model_mean()), net, zero, 2).aggregate(ROUND, zero, updates)
-    split = Server(compose(), net, zero, 2).aggregate(ROUND, zero, updates)
+    whole, split = (merged(method, net, updates) for method in (compose(whole_model_mean()), compose()))
     first = net.layout.layers[0]
     assert torch.allclose(whole[: first.stop], torch.full((first.stop,), 0.75))
     assert torch.allclose(split[: first.stop], torch.ones(first.stop))
@@ -69,11 +72,10 @@ def test_whole_model_mean_counts_untouched_layers() -> None:
 def test_alpha_schedule_by_hand() -> None:
     """alpha_t = min(0.1 + 0.0025 t, 0.95): 0.85 in round 300, clamped from round 340 on."""
     net = small_network()
-    step = dict(compose(mix_with_previous(alpha=0.1, slope=2.5e-3)).hooks("step"))["mix_with_previous"]
-    old, new = torch.zeros(net.size), torch.ones(net.size)
-    updates = arrived(new[None], torch.ones(1, net.n_layers), [1.0], [1.0])
+    method = compose(mix_with_previous(alpha=0.1, slope=2.5e-3))
+    updates = arrived(torch.ones(1, net.size), torch.ones(1, net.n_layers), [1.0], [1.0])
     for t, alpha in ((1, 0.1025), (100, 0.35), (300, 0.85), (340, 0.95), (1000, 0.95)):
-        mixed, _ = step(None, ROUND._replace(number=t), old, new, updates)
+        mixed = merged(method, net, updates, t)
         assert float(mixed[0]) == pytest.approx(1 - alpha, abs=1e-6)
 
 
@@ -86,8 +88,8 @@ def test_contrastive_term_by_hand() -> None:
     previous[: net.layout.layers[0].stop] *= -1
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     c = client(method, net, params, [5.0, 0, 0, 0], own={"model_contrastive": previous})
-    ((_, penalty),) = method.hooks("penalty")
-    value = penalty(c, Batch(x, torch.zeros(5, dtype=torch.int64)), net(params, x))
+    ((name, penalty),) = method.hooks("penalty")
+    value = penalty(c, c.mine(name), Batch(x, torch.zeros(5, dtype=torch.int64)), net(params, x))
     s = torch.nn.functional.cosine_similarity(net.features(params, x), net.features(previous, x))
     expected = sum(-math.log(math.exp(2) / (math.exp(2) + math.exp(2 * float(v)))) for v in s) / 5
     assert float(value) == pytest.approx(3.0 * expected, rel=1e-5)
@@ -129,7 +131,7 @@ def test_less_work_only_for_limited_devices() -> None:
 )
 def test_neutral_settings_bit_for_bit(method: str, same_as: str) -> None:
     """With no limited device, FES is full training; alpha0 = eta = 0, eps = 1, mu = 0 are FedAvg."""
-    ours, other = (Run(small_experiment(m), None).go().params for m in (method, same_as))
+    ours, other = (Run(small_experiment(m)).go().params for m in (method, same_as))
     assert torch.equal(ours, other)
 
 
@@ -150,10 +152,10 @@ def test_neutral_settings_bit_for_bit(method: str, same_as: str) -> None:
 )
 def test_combinations_that_no_paper_tried(method: str) -> None:
     """They train, and each of their ingredients matters."""
-    made = Run(small_experiment(method, limited=(1,)), None).go()
+    made = Run(small_experiment(method, limited=(1,))).go()
     assert torch.isfinite(made.params).all()
     for piece in method.split("+"):
-        alone = Run(small_experiment(piece, limited=(1,)), None).go()
+        alone = Run(small_experiment(piece, limited=(1,))).go()
         assert not torch.equal(alone.params, made.params)
 
 
@@ -169,7 +171,6 @@ def test_combinations_without_meaning_are_refused(method: str) -> None:
 def test_clients_trained_together_equal_clients_one_by_one(method: str) -> None:
     """Padding of unequal clients, masks and client state under vmap."""
     alone, together = (
-        Run(small_experiment(method, limited=(1,), executor=executor), None).go().params
-        for executor in ("loop", "batched")
+        Run(small_experiment(method, limited=(1,), executor=executor)).go().params for executor in ("loop", "batched")
     )
     assert torch.allclose(alone, together, atol=1e-6)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from motley.core.errors import ConflictError, InputError
+from motley.core.part import PARTS
+from motley.core.registry import parse
 from motley.methods import METHODS, make_method
-from motley.run.runner import run as run_recipe
+from motley.runtime.launch import run as run_recipe
+from tests.protocol.world import Chosen, fleet_of, run_of
 
-NAMES = sorted(entry.name for entry in METHODS if entry.factory.__module__ == "motley.methods.system")
+ROOMS = ("motley.methods.device_family", "motley.server.select", "motley.server.select_speed")
+NAMES = sorted(entry.name for entry in METHODS if entry.factory.__module__ in ROOMS)
 WORLD: dict[str, Any] = {
     "fleet": "uniform_spread+affordable(low=2, high=4)+loss(probability=0.1)+delay(probability=0.3, maximum_rounds=2)",
     "clients": 8,
@@ -41,7 +46,7 @@ def test_combinations() -> None:
     assert make_method("freezefl(selection=false)+oort").has("select")
     with pytest.raises(ConflictError, match="who trains"):
         make_method("freezefl+oort")
-    with pytest.raises(ConflictError, match="updates into one model"):
+    with pytest.raises(ConflictError, match="how updates become one model"):
         make_method("fedasync+safa")
     with pytest.raises(ConflictError, match="previous global model"):
         make_method("ama_async+ama")
@@ -70,10 +75,31 @@ def test_wrong_options_get_a_sentence() -> None:
         run_recipe("digits", **WORLD, method="ama_async", options={"seconds": 3})
 
 
-def test_late_clients_are_asked_again_only_where_they_keep_nothing() -> None:
-    plain = run_recipe("digits", **WORLD, method="ama_async")
-    keeping = run_recipe("digits", **WORLD, method="ama_async+scaffold")
-    assert len(plain.records) == len(keeping.records) == 3
+@pytest.mark.parametrize(("method", "asked"), [("ama_async", [3, 3, 3, 3]), ("ama_async+scaffold", [3, 2, 2, 3])])
+def test_late_clients_are_asked_again_only_where_they_keep_nothing(method: str, asked: list[int]) -> None:
+    """The update of client 1 in round 1 comes two rounds later; it joins round 3."""
+    fleet = fleet_of(Chosen((1.0, 1.0, 1.0), held=((1, 1, 2),)))
+    records = run_of(fleet, "late", make_method(method), rounds=4).go().records
+    assert [record.participants for record in records] == asked
+    assert records[2].staleness.count(2) == 1
+
+
+@pytest.mark.parametrize("spec", ["oort(cutoff=0.5, window=3, pace=0.1)", "power_of_choice(candidates=7)"])
+def test_methods_of_one_part_take_all_of_its_arguments(spec: str) -> None:
+    """By short form and as params, and the part gets them."""
+    call = parse(spec)[0]
+    for method in (make_method(spec), make_method(call.name, {call.name: call.arguments})):
+        (part,) = method.parts
+        assert part.name == call.name
+        assert call.arguments.items() <= part.arguments.items()
+    assert METHODS[call.name].parameters == PARTS[call.name].parameters
+
+
+def test_wrong_options_are_told_before_anything_is_written(tmp_path: Path) -> None:
+    for method in ("fedavg", "fedat"):
+        with pytest.raises(InputError, match="has no option 'foo'"):
+            run_recipe("digits", folder=tmp_path / "run", **WORLD, method=method, options={"foo": 1})
+        assert not (tmp_path / "run").exists()
 
 
 def test_how_the_model_serves_clients_is_measured_when_asked() -> None:

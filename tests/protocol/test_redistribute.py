@@ -9,14 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from motley.core.errors import InputError
+from motley.client.site import Site
+from motley.core.errors import InputError, TrainingError
 from motley.core.keys import Key
+from motley.core.part import Part, compose
+from motley.core.tasks import Assignment
+from motley.core.types import Client
+from motley.engine.batched.cpu import CpuLane
+from motley.engine.batched.group import Group
+from motley.engine.batched.together import Batched
 from motley.fleet.fleet import Fates, Fleet
 from motley.methods import make_method
-from motley.run.executors.batched import Batched
-from motley.run.experiment import prepare
-from motley.run.recipe import Recipe, load
-from motley.run.runner import Result, Run, resume, run, start
+from motley.runtime.experiment import Experiment, Given, prepare
+from motley.runtime.launch import Result, Run, executor_of, launch, resume, run
+from motley.runtime.recipe import Recipe, load
+from tests import tiny
+from tests.protocol.world import events_of
 
 SMALL: dict[str, Any] = {
     "clients": 12,
@@ -58,7 +66,14 @@ def _kind_world() -> None:
 
 def unlucky(changed: Recipe) -> Run:
     fleet = Unlucky(**vars(Fleet.ideal(changed.clients or 0, Key.root(0))))
-    return Run(prepare(changed, fleet=fleet), None)
+    return Run(prepare(changed, Given(fleet=fleet)))
+
+
+def trained(e: Experiment) -> list[list[Assignment]]:
+    """What was trained together, in order."""
+    executor = tiny.Watched(executor_of(e))
+    Run(e, executor=executor).go()
+    return executor.batches
 
 
 def same(a: Result, b: Result) -> bool:
@@ -84,67 +99,49 @@ def test_communication_and_local_training_equal_fedavg() -> None:
 
 
 def test_walking_models_are_one_batch() -> None:
-    made = Run(prepare(recipe(method="radfed(S=3)")), None)
-    batches: list[list[torch.Tensor]] = []
-    train = made.executor.run
-
-    def counted(jobs: Any) -> Any:
-        batches.append([job.start for job in jobs])
-        return train(jobs)
-
-    made.executor.run = counted  # type: ignore[method-assign]
-    made.go()
+    batches = trained(prepare(recipe(method="radfed(S=3)")))
     assert [len(batch) for batch in batches] == [4] * 6
-    distinct = [len({tuple(start[:50].tolist()) for start in batch}) for batch in batches]
+    distinct = [len({tuple(task.start.value[:50].tolist()) for task in batch}) for batch in batches]
     assert distinct == [1, 4, 4, 1, 4, 4]  # all start alike after an average, and apart within a walk
 
 
 def test_what_is_handed_on_went_over_the_wire() -> None:
     """With an encoder that doubles every change, the next client starts from the doubled one."""
-    from motley.core.part import Part, compose
-
-    doubled = Part(name="doubled", seam="protect", encode=lambda c, payload: 2 * payload)
+    doubled = Part(name="doubled", seam="protect", encode=lambda c, me, payload: 2 * payload)
     plain = make_method("radfed(S=2)")
     base = recipe(rounds=2)
-    seen: list[list[torch.Tensor]] = []
-    for method in (plain, compose(plain, doubled)):
-        made = Run(prepare(base, method=method), None)
-        train = made.executor.run
-
-        def watched(jobs: Any, train: Any = train) -> Any:
-            seen.append([job.start for job in jobs])
-            return train(jobs)
-
-        made.executor.run = watched  # type: ignore[method-assign]
-        made.go()
-    first, hop, _, doubled_hop = seen
-    change = torch.stack(hop) - torch.stack(first)
-    twice = torch.stack(doubled_hop) - torch.stack(first)
-    torch.testing.assert_close(twice.sum(0), 2 * change.sum(0), rtol=1e-4, atol=1e-6)
+    batches = [
+        batch for method in (plain, compose(plain, doubled)) for batch in trained(prepare(base, Given(method=method)))
+    ]
+    first, hop, _, doubled_hop = [torch.stack([task.start.value for task in batch]) for batch in batches]
+    torch.testing.assert_close((doubled_hop - first).sum(0), 2 * (hop - first).sum(0), rtol=1e-4, atol=1e-6)
 
 
 def test_a_lost_client_leaves_its_model_as_it_was() -> None:
     base = recipe(method="radfed(S=2)", rounds=2)
     made = unlucky(base)
-    chosen = made.fed.server.select
-    cohorts: list[list[int]] = []
-
-    def spied(*args: Any) -> list[int]:
-        cohorts.append(chosen(*args))
-        return cohorts[-1]
-
-    made.fed.server.select = spied  # type: ignore[method-assign]
+    events = events_of(made)
     whole = made.go()
-    LOST.add((cohorts[0][1], 1))
+    sent = [event for event in events if event.what == "dispatch"]
+    second = [event.client for event in sent if event.round == 1][1]
+    LOST.add((second, 1))
     result = unlucky(base).go()
     assert [record.lost for record in result.records] == [1, 0]
     assert result.records[0].extra["hops"] == [1, 0, 1, 1]
     assert sorted(result.records[1].extra["hops"]) == [1, 2, 2, 2]
     assert not same(whole, result)
-    LOST.update((client, number) for number, cohort in enumerate(cohorts, 1) for client in cohort)
-    nothing = unlucky(base).go()
-    torch.testing.assert_close(nothing.params, prepare(base).net.initial())
-    assert [record.lost for record in nothing.records] == [4, 4]
+
+
+def test_nobody_comes_through() -> None:
+    """The model stays as it was; a whole run of this kind ends with a sentence."""
+    LOST.update((client, number) for client in range(12) for number in (1, 2))
+    base = recipe(method="radfed(S=2)", rounds=2)
+    made, lost = unlucky(base), []
+    made.bare_rounds(lambda rnd, tally: lost.append(tally.lost))
+    assert lost == [4, 4]
+    assert torch.equal(made.model, prepare(base).net.initial())
+    with pytest.raises(TrainingError, match=r"In 2 rounds not one update reached the server \(8 lost, 0 too late\)"):
+        unlucky(base).go()
 
 
 def test_too_few_clients_balanced() -> None:
@@ -169,14 +166,16 @@ def test_nobody_there() -> None:
 
 
 def test_bad_settings_get_a_sentence() -> None:
-    with pytest.raises(InputError, match="S, the number of redistributions, is 0; it must be a whole number from 1"):
+    with pytest.raises(InputError, match="'radfed' has S=0; it must be a whole number of at least 1"):
         make_method("radfed(S=0)")
-    with pytest.raises(InputError, match="must be 'balanced', 'fewer' or 'stop'"):
+    with pytest.raises(InputError, match="unequal='both'; it must be one of 'balanced', 'fewer', 'stop'"):
         make_method("radfed(unequal='both')")
     with pytest.raises(InputError, match=r"13 models cannot walk over 12 clients.*cohort=12 or less"):
         run(recipe(method="radfed", cohort=13))
     with pytest.raises(InputError, match=r"no option 'T'; its options are: S, unequal, show"):
         run(recipe(method="radfed", options={"T": 3}))
+    with pytest.raises(InputError, match="'redistribute' has S=0; it must be a whole number of at least 1"):
+        run(recipe(method="radfed", options={"S": 0}))
     AWAY.update({2: 3})
     with pytest.raises(InputError, match="4 models walk, but only 3 clients are active in round 2"):
         unlucky(recipe(method="radfed(unequal='stop')")).go()
@@ -197,7 +196,7 @@ def test_shown_between_averages() -> None:
 @pytest.mark.parametrize("method", ["radfed(S=4)", "radfeda(S=4)", "radfedi(S=4)+scaffold", "radfed(S=4)+heterofl"])
 def test_resume_in_the_middle_of_a_walk(method: str, tmp_path: Path) -> None:
     whole = run(recipe(method=method, rounds=7))
-    start(recipe(method=method, rounds=3), tmp_path / "cut")
+    launch(recipe(method=method, rounds=3), tmp_path / "cut")
     continued = resume(tmp_path / "cut", changes=["rounds=7"])
     assert same(whole, continued)
     assert [r.accuracy for r in whole.records] == [r.accuracy for r in continued.records]
@@ -208,10 +207,10 @@ def test_resume_after_a_loss(tmp_path: Path) -> None:
     base = recipe(method="radfed(S=3)", rounds=3)
     LOST.update((client, 1) for client in range(0, 12, 2))
     fleet = Unlucky(**vars(Fleet.ideal(12, Key.root(0))))
-    whole = Run(prepare(base, fleet=fleet), None).go()
+    whole = launch(base, given=Given(fleet=fleet))
     folder = tmp_path / "run"
-    start(load(base, {"rounds": 1}), folder, fleet=fleet)
-    made = Run(prepare(base, fleet=fleet), folder)
+    launch(load(base, {"rounds": 1}), folder, given=Given(fleet=fleet))
+    made = Run(prepare(base, Given(fleet=fleet)), folder)
     made.take_up()
     assert same(whole, made.go())
 
@@ -243,16 +242,22 @@ def test_every_hop_counts_for_fairness() -> None:
     assert fairness["jain_merged"] == fairness["jain_chosen"]
 
 
-def test_walking_models_are_one_batch_of_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+class WatchedLane(CpuLane):
+    """Notes how many clients run as one computation."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.widths: list[int] = []
+
+    def train(self, group: Group, c: Client) -> Client:
+        self.widths.append(sum(steps > 0 for steps in group.counts[: len(group.tasks)]))
+        return super().train(group, c)
+
+
+def test_walking_models_are_one_batch_of_the_executor() -> None:
     """All m models of a redistribution go through the batched executor together, each from where it stands."""
-    together: list[int] = []
-    whole = Batched._run_group
-
-    def spied(self: Batched, group: Any) -> Any:
-        together.append(sum(job.steps > 0 for job in group.jobs))
-        return whole(self, group)
-
-    monkeypatch.setattr(Batched, "_run_group", spied)
-    walked = run(recipe(method="radfed(S=3)", rounds=3, executor="batched", device="cpu", workers=1))
-    assert together == [4, 4, 4]
+    e = prepare(recipe(method="radfed(S=3)", rounds=3))
+    lane = WatchedLane(e.site)
+    walked = Run(e, executor=Batched(e.site, lane=lane)).go()
+    assert lane.widths == [4, 4, 4]
     assert torch.allclose(walked.params, run(recipe(method="radfed(S=3)", rounds=3)).params, atol=1e-5)

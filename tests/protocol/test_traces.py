@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+import motley
+from motley.core.errors import TrainingError
 from tests.protocol.world import Chosen, fleet_of, run_of, trace
 
 
@@ -176,6 +180,57 @@ def test_tiers_run_rounds_of_their_own() -> None:
         3 arrive 1 3
         3 aggregate 4
     """)
+
+
+def test_a_tier_that_fails_is_asked_again_only_in_the_next_round() -> None:
+    lost = frozenset({(0, 1), (1, 1)})
+    fleet = fleet_of(Chosen((1.0, 1.0, 3.0, 3.0), lost=lost), speeds=[1.0, 1.0, 0.1, 0.1])
+    run = run_of(fleet, "tiered", rounds=2, cohort=2, options={"tiers": 2})
+    assert trace(run) == lines("""
+        0 dispatch 0 1
+        0 dispatch 1 1
+        0 dispatch 2 1
+        0 dispatch 3 1
+        1 lose 0 1
+        1 lose 1 1
+        3 arrive 2 1
+        3 arrive 3 1
+        3 aggregate 1
+        3 dispatch 0 2
+        3 dispatch 1 2
+        3 dispatch 2 2
+        3 dispatch 3 2
+        4 arrive 0 2
+        4 arrive 1 2
+        4 aggregate 2
+    """)
+
+
+def test_tiers_that_all_fail_are_asked_once_a_round() -> None:
+    """Each round tells that nothing came of anybody, and waits before the next."""
+    lost = frozenset({(0, 1), (1, 1), (0, 2), (1, 2)})
+    fleet = fleet_of(Chosen((1.0, 2.0), lost=lost), speeds=[1.0, 0.1])
+    run = run_of(fleet, "tiered", rounds=3, options={"tiers": 2})
+    assert trace(run) == lines("""
+        0 dispatch 0 1
+        0 dispatch 1 1
+        1 lose 0 1
+        2 lose 1 1
+        62 dispatch 0 2
+        62 dispatch 1 2
+        63 lose 0 2
+        64 lose 1 2
+        124 dispatch 0 3
+        124 dispatch 1 3
+        125 arrive 0 3
+        125 aggregate 3
+    """)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedasync", "fedbuff", "ama_async", "safa", "fedat"])
+def test_every_protocol_ends_where_all_updates_are_lost(method: str) -> None:
+    with pytest.raises(TrainingError, match=r"In 3 rounds not one update reached the server"):
+        motley.run("digits", method=method, rounds=3, cohort=4, clients=10, fleet="loss(probability=1.0)")
 
 
 def test_semi_asynchronous_takes_the_first_and_calls_back_the_slow() -> None:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from motley.core.keys import Key
 from motley.core.part import Composable, Part, compose
+from motley.core.tasks import Event
 from motley.core.types import Pool, Round, Tree
 from motley.fleet.fleet import Fates, Fleet
-from motley.run.experiment import prepare
-from motley.run.recipe import load
-from motley.run.runner import Run
+from motley.runtime.experiment import Given, prepare
+from motley.runtime.launch import Listening, Run
+from motley.runtime.recipe import load
 
 
 @dataclass(frozen=True)
@@ -54,22 +55,26 @@ def _first(s: Tree, rnd: Round, pool: Pool) -> torch.Tensor:
 IN_ORDER = Part(name="in_order", seam="select", select=_first)
 
 
-def run_of(fleet: Fleet, protocol: str, *parts: Composable, folder: Any = None, **recipe: Any) -> Run:
-    """A run on that fleet with clients chosen in order of their ids, events recorded."""
+def run_of(fleet: Fleet, protocol: str, *parts: Composable, listeners: Listening = (), **recipe: Any) -> Run:
+    """A run on that fleet with clients chosen in order of their ids."""
     given = {"clients": fleet.n_clients, "model": "mlp(hidden=[8])", "cohort": fleet.n_clients, "lr": 0.1, **recipe}
     options = given.pop("options", {})
     full = load("digits", given)
     method = compose(*parts, IN_ORDER, protocol=protocol, options=options)
-    run = Run(prepare(full, fleet=fleet, method=method), folder)
-    run.fed.trace = []
-    return run
+    return Run(prepare(full, Given(fleet=fleet, method=method)), None, listeners)
+
+
+def events_of(run: Run) -> list[Event]:
+    """What happens in a run from now on, as it happens."""
+    seen: list[Event] = []
+    run.fed.ledger.book.events = seen.append
+    return seen
 
 
 def trace(run: Run) -> list[str]:
     """The events as lines: time, what, client, round of the task."""
-    assert run.fed.trace is not None
+    seen = events_of(run)
     run.go()
     return [
-        f"{e.time:g} {e.what} {e.client} {e.round}" if e.client >= 0 else f"{e.time:g} {e.what} {e.round}"
-        for e in run.fed.trace
+        f"{e.time:g} {e.what} {e.client} {e.round}" if e.client >= 0 else f"{e.time:g} {e.what} {e.round}" for e in seen
     ]

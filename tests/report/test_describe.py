@@ -19,9 +19,9 @@ from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData, Partition
 from motley.fleet import make_fleet
 from motley.report.advice import RULES, percent, seconds
-from motley.report.describe import Description, Histogram, describe, sample_mixes
-from motley.report.describe_figure import render_html, render_png
-from motley.report.describe_terminal import bar, render_terminal, sparkline
+from motley.report.description import Description, Histogram, describe, sample_mixes
+from motley.report.description_figure import render_html, render_png
+from motley.report.description_terminal import bar, render_terminal, sparkline
 
 KEY = Key.root(9)
 WANTED = [

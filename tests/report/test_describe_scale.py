@@ -15,9 +15,9 @@ import torch
 from motley.core.keys import Key
 from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData
-from motley.data.partition import make_partition
+from motley.data.partitioning import make_partition
 from motley.fleet import make_fleet
-from motley.report.describe import describe
+from motley.report.description import describe
 
 key, clients, samples = Key.root(0), 1_000_000, 5_000_000
 y = torch.from_numpy(key.generator().integers(0, 10, samples))

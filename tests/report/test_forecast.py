@@ -12,6 +12,7 @@ from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.fleet import make_fleet
 from motley.report.forecast import Forecast, Work, forecast, normalised_entropy
+from motley.runtime.launch import run
 
 KEY = Key.root(3)
 
@@ -116,11 +117,13 @@ def test_wrong_numbers_are_named() -> None:
         forecast(make_fleet("ideal", 5, KEY), Work(np.ones(7), 1, 1, 1, None), cohort=1, rounds=1, key=KEY)  # type: ignore[arg-type]
 
 
-def test_waits_as_long_as_a_simulated_run() -> None:
-    from motley.report import forecast as module
-    from motley.run.federation import EMPTY_ROUND_SECONDS
-
-    assert module._WAIT == EMPTY_ROUND_SECONDS
+def test_waits_as_long_as_a_simulated_run(tmp_path: Path) -> None:
+    file = tmp_path / "soon.json"
+    file.write_text(json.dumps([{"active": [300], "inactive": [7200], "finish_time": 7200}]))
+    spec = f"availability_trace(path={str(file)!r})"
+    waited = [record.virtual_time for record in run("digits", fleet=spec, rounds=7).records if not record.participants]
+    assert waited == [60.0, 120.0, 180.0, 240.0, 300.0]
+    assert len(look(spec, rounds=100).cohorts) == 100 - len(waited)
 
 
 def test_entropy_of_known_shares() -> None:

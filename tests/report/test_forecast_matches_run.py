@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from motley.nets.cost import flops
-from motley.report.describe import describe_experiment
+from motley.report.description import describe_experiment
 from motley.report.forecast import Work, forecast
-from motley.run.experiment import prepare
-from motley.run.recipe import load
-from motley.run.runner import run
+from motley.runtime.experiment import prepare
+from motley.runtime.launch import run
+from motley.runtime.recipe import load
 
 WORLD = (
     "ideal(flops=1e7, bandwidth=1e5)+freezefl+affordable(low=5, high=10)+delay(seconds=1, probability=0.5)"

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
+import motley
 from motley.core.errors import StateError
 from motley.report.plots import AXES, BYTES, SECONDS, band, plot, scale
-from motley.report.runs import Group, group, mean_and_interval, read_run
-from motley.report.tables import duration, markdown, megabytes, per_cent, rows, swing
-from motley.run.runner import run
+from motley.report.run_data import Group, group, mean_and_interval, read_run
+from motley.report.summary_tables import duration, markdown, megabytes, per_cent, rows, swing
+from motley.runtime.launch import run
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,18 @@ def test_interval_is_students() -> None:
 
 def test_swing_is_the_deviation_at_the_end(groups: list[Group]) -> None:
     one = groups[0].runs[0]
-    assert swing(one) == pytest.approx(np.std(one.accuracies[-2:]))
+    assert swing(one) == pytest.approx(np.std(one.history[-2:]))
+
+
+def test_a_problem_of_ones_own_says_what_is_best(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    error = motley.Problem(lambda outputs, y: (outputs.squeeze(-1) - y) ** 2, name="squares")
+    given = {"clients": 4, "cohort": 2, "rounds": 3, "lr": 0.01, "folder": tmp_path / "run"}
+    motley.train(nn.Linear(3, 1), (x, x.sum(1)), problem=error, **given)
+    one = read_run(tmp_path / "run")
+    assert one.recipe.problem == "squares"
+    assert one.headline == "loss"
+    assert one.best == min(one.history) < max(one.history)
 
 
 def test_plot_draws_every_group_in_every_panel(

@@ -9,9 +9,9 @@ import pytest
 
 from motley.core.part import PARTS
 from motley.methods import METHODS, make_method
-from motley.reproduce import spec
+from motley.reproduce import reproduction as spec
 from motley.reproduce.metrics import METRICS
-from motley.run.diagnostics import DIAGNOSTICS
+from motley.runtime.diagnostics import DIAGNOSTICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 STATISTICAL = (DOCS / "statistical.md").read_text()

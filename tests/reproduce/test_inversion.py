@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from motley.cli import app
+from motley.commands.cli import app
 from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.reproduce.inversion import Attack, _members, decoder, error, made_up_prototypes

@@ -7,10 +7,10 @@ import pytest
 from motley.core.errors import UnknownNameError
 from motley.methods import METHODS, make_method
 from motley.reproduce.metrics import measure
-from motley.reproduce.spec import Cell, Draw, Reproduction, names, read
-from motley.reproduce.store import Finished
-from motley.run.recipe import load
-from motley.run.recipe import names as recipe_names
+from motley.reproduce.reproduction import Cell, Draw, Reproduction, names, read
+from motley.reproduce.results import Finished
+from motley.runtime.recipe import load
+from motley.runtime.recipe import names as recipe_names
 
 FILES = [name for name in names() if name.startswith("radfed-")]
 
@@ -91,7 +91,7 @@ def test_a_place_that_does_not_exist() -> None:
     made = read("radfed-fig-2").model_dump()
     from pathlib import Path
 
-    from motley.reproduce.spec import _check
+    from motley.reproduce.reproduction import _check
 
     wrong = Reproduction(**{**made, "places": {"RADFed, COVFEAT": {}}})
     with pytest.raises(UnknownNameError, match="no place of the reproduction 'radfed-fig-2' named 'RADFed, COVFEAT'"):

@@ -14,17 +14,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from motley.cli import app
+from motley.commands.cli import app
 from motley.core.errors import InputError, MemoryFullError, RecipeError, UnknownNameError
-from motley.reproduce import engine, spec
-from motley.reproduce.engine import Errand, Plan, carry_out, errands, matching, run_all
+from motley.reproduce import campaign as engine
+from motley.reproduce import reproduction as spec
+from motley.reproduce.campaign import Plan, WantedRun, carry_out, matching, run_all, wanted_runs
+from motley.reproduce.comparison import Table, against, build, compare, interval
 from motley.reproduce.metrics import bounds, measure
-from motley.reproduce.show import ACCURACY, BY_SPEED, markdown, picture, points
-from motley.reproduce.store import Finished, Results, exported, imported, key_of
-from motley.reproduce.table import Table, against, build, compare, interval
-from motley.run.experiment import prepare
-from motley.run.recipe import load
-from motley.run.records import Record
+from motley.reproduce.pages import ACCURACY, BY_SPEED, markdown, picture, points
+from motley.reproduce.results import Finished, Results, exported, imported
+from motley.runtime.experiment import prepare
+from motley.runtime.recipe import load
+from motley.runtime.records import Record
 
 TINY = """
 title = "Tiny"
@@ -116,7 +117,7 @@ def test_a_file_may_take_rows_and_columns_of_another(tiny: str, tmp_path: Path) 
 def test_every_recipe_that_ships_is_valid(name: str, quick: bool) -> None:
     """Names of methods, models, fleets and partitions exist, and seeds differ in nothing else."""
     from motley.core.registry import parse
-    from motley.data.partition import PARTITIONS
+    from motley.data.partitioning import PARTITIONS
     from motley.fleet.layers import FLEETS
     from motley.methods import make_method
 
@@ -124,13 +125,14 @@ def test_every_recipe_that_ships_is_valid(name: str, quick: bool) -> None:
     assert made.cells(quick)
     for cell in made.cells(quick):
         recipe = made.recipe_of(cell, spec.Draw(3), quick)
-        make_method(recipe.method, recipe.params)
+        method = make_method(recipe.method, recipe.params)
+        assert recipe.public or not any("public" in part.needs for part in method.parts)
         for call in parse(recipe.fleet):
             assert set(call.arguments) <= set(FLEETS[call.name].parameters)
         (call,) = parse(recipe.partition)
         assert set(call.arguments) <= set(PARTITIONS[call.name].parameters)
         assert recipe.seed == 3
-    keys = [key_of(made.recipe_of(cell, spec.Draw(seed), quick)) for cell in made.cells(quick) for seed in (0, 1)]
+    keys = [made.recipe_of(cell, spec.Draw(seed), quick).identity for cell in made.cells(quick) for seed in (0, 1)]
     assert len(set(keys)) == len(keys)
 
 
@@ -145,7 +147,7 @@ def test_tables_share_their_runs() -> None:
     """Table 2's baseline is Table 1's FedAvg on CIFAR-10 with 20 clients."""
     one = spec.read("rebafl-table-1").recipe_of(spec.Cell("FedAvg", "CIFAR-10, m = 20"), spec.Draw(0))
     two = spec.read("rebafl-table-2").recipe_of(spec.Cell("neither", "Pathological"), spec.Draw(0))
-    assert key_of(one) == key_of(two)
+    assert one.identity == two.identity
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_curves_are_of_all_rounds_or_of_the_evaluated_ones(tiny: str, tmp_path: 
     assert points(fair, BY_SPEED) == ([1, 2], [0.5, 1.5])
     made = spec.read(tiny).model_copy(update={"curves": ["every", "some", "none"]})
     results = Results(tmp_path)
-    key = key_of(made.recipe_of(made.cells()[0], made.draws()[0]))
+    key = made.recipe_of(made.cells()[0], made.draws()[0]).identity
     results.add(replace(run, identity=key, recipe={"diagnostics": ["diversity"], "rounds": 6}))
     picture(build(made, results), tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
@@ -275,12 +277,12 @@ def test_every_claim_can_be_decided(name: str) -> None:
 def test_runs_are_made_once_and_shown_again(tiny: str, tmp_path: Path) -> None:
     made, results = spec.read(tiny), Results(tmp_path / "results")
     plan = Plan(cache=tmp_path / "cache")
-    todo = errands([made], results, plan)
-    assert [errand.recipe.seed for errand in todo] == [0] * 4 + [1] * 4
+    todo = wanted_runs([made], results, plan)
+    assert [wanted_run.recipe.seed for wanted_run in todo] == [0] * 4 + [1] * 4
     assert build(made, results).status == "none"
     for run in run_all(todo, plan, lambda *_: None):
         results.add(run)
-    assert errands([made], results, plan) == []
+    assert wanted_runs([made], results, plan) == []
     again = Results(tmp_path / "results")
     table = build(made, again)
     assert table.status == "full"
@@ -291,7 +293,7 @@ def test_runs_are_made_once_and_shown_again(tiny: str, tmp_path: Path) -> None:
     assert first.difference == pytest.approx(first.measured - 50.0, abs=1e-3)
     assert [claim.text for claim in table.claims] == ["B beats A", "More is better"]
     assert build(made, again, seeds=[0, 7]).status == "partial"
-    assert errands([made], again, plan, quick=True) != []
+    assert wanted_runs([made], again, plan, quick=True) != []
 
 
 def test_export_and_import(tmp_path: Path) -> None:
@@ -309,24 +311,24 @@ def test_export_and_import(tmp_path: Path) -> None:
 def test_a_run_without_a_needed_diagnostic_does_not_count(tmp_path: Path) -> None:
     recipe = load("digits", {"diagnostics": ["diversity"]})
     results = Results(tmp_path)
-    results.add(finished(0.5, identity=key_of(recipe)))
+    results.add(finished(0.5, identity=recipe.identity))
     assert results.find(recipe) is None
-    results.add(finished(0.5, identity=key_of(recipe), recipe={"diagnostics": ["diversity", "per_class"]}))
+    results.add(finished(0.5, identity=recipe.identity, recipe={"diagnostics": ["diversity", "per_class"]}))
     assert results.find(recipe) is not None
 
 
 def test_no_run_starts_after_the_budget(tiny: str, tmp_path: Path) -> None:
     made, results = spec.read(tiny), Results(tmp_path / "results")
     plan = Plan(budget=1e-9, cache=tmp_path / "cache")
-    assert list(run_all(errands([made], results, plan), plan, lambda *_: None)) == []
+    assert list(run_all(wanted_runs([made], results, plan), plan, lambda *_: None)) == []
 
 
 def test_a_paused_run_goes_on_to_the_same_result(tiny: str, tmp_path: Path) -> None:
     recipe = load(spec.read(tiny).recipe_of(spec.Cell("B", "one"), spec.Draw(0)), {"checkpoint_seconds": 0})
-    whole = carry_out(Errand("tiny", "B, one", False, recipe, tmp_path / "whole"))
+    whole = carry_out(WantedRun("tiny", "B, one", False, recipe, tmp_path / "whole"))
     told: list[str] = []
     plan = Plan(budget=60.0, grace=-60.0)
-    paused = Errand("tiny", "B, one", False, recipe, tmp_path / "paused")
+    paused = WantedRun("tiny", "B, one", False, recipe, tmp_path / "paused")
     assert list(run_all([paused], plan, lambda *seen: told.append(seen[2]))) == []
     assert "paused" in told[0]
     assert (tmp_path / "paused" / "rounds.jsonl").read_text().count("\n") == 1
@@ -340,14 +342,14 @@ def test_a_run_that_diverges_is_recorded_as_guessing(
         spec.read(tiny).recipe_of(spec.Cell("A", "one"), spec.Draw(0)),
         {"method": "fedavgm(lr=1e12)", "model": "mlp", "rounds": 9},
     )
-    errand = Errand("tiny", "A, one", False, recipe, tmp_path / "run")
-    run = carry_out(errand)
+    wanted_run = WantedRun("tiny", "A, one", False, recipe, tmp_path / "run")
+    run = carry_out(wanted_run)
     assert run.summary["accuracy"] == pytest.approx(0.1)
     assert run.summary["diverged"] > 1
     assert len(run.accuracy) == 9
     assert "validated" not in run.summary
     monkeypatch.setattr(engine, "pick", lambda _: "meta")
-    assert engine.diverged(errand).params.is_meta, "it says where it was made"
+    assert engine.diverged(wanted_run).params.is_meta, "it says where it was made"
 
 
 def test_a_run_that_diverges_keeps_the_round_that_validation_chose(tiny: str, tmp_path: Path) -> None:
@@ -355,15 +357,15 @@ def test_a_run_that_diverges_keeps_the_round_that_validation_chose(tiny: str, tm
         spec.read(tiny).recipe_of(spec.Cell("A", "one"), spec.Draw(0)),
         {"split": "by_clients(folds=5)", "evaluate_every": 4, "rounds": 10},
     )
-    errand = Errand("tiny", "A, one", False, recipe, tmp_path / "run")
+    wanted_run = WantedRun("tiny", "A, one", False, recipe, tmp_path / "run")
     bare = Record(1, 0.0, 0.0, 1, 1, 0, 0, 0, 0)
     seen = [
-        replace(bare, round=4, accuracy=0.7, extra={"validation_accuracy": 0.8, "validation_loss": 0.5}),
+        replace(bare, round=4, scores={"accuracy": 0.7}, extra={"validation_accuracy": 0.8, "validation_loss": 0.5}),
         replace(bare, round=6),
     ]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rounds.jsonl").write_text("".join(record.to_line() + "\n" for record in seen))
-    result = engine.diverged(errand)
+    result = engine.diverged(wanted_run)
     assert result.summary["validated"]["accuracy"] == {"round": 4, "validation": 0.8, "test": 0.7}
     assert [record.round for record in result.records if record.accuracy is not None] == [4, 8, 10]
     assert result.summary["diverged"] == 7
@@ -401,7 +403,7 @@ def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:
     good = made.recipe_of(spec.Cell("A", "one"), spec.Draw(0))
     bad = load(good, {"method": "no_such_method"})
     told: list[str] = []
-    work = [Errand("tiny", "x", False, r, tmp_path / str(i)) for i, r in enumerate((bad, good))]
+    work = [WantedRun("tiny", "x", False, r, tmp_path / str(i)) for i, r in enumerate((bad, good))]
     done = list(run_all(work, Plan(), lambda *seen: told.append(seen[2])))
     assert len(done) == 1
     assert "no_such_method" in told[0]
@@ -410,21 +412,21 @@ def test_one_failure_leaves_the_others_be(tiny: str, tmp_path: Path) -> None:
 def test_a_run_without_memory_beside_others_is_tried_again(
     tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first errand never fits, the second only alone, the third always."""
+    """The first never fits, the second only alone, the third always."""
     recipe = spec.read(tiny).recipe_of(spec.Cell("A", "one"), spec.Draw(0))
-    work = [Errand("tiny", name, False, recipe, tmp_path / name) for name in ("never", "alone", "beside")]
+    work = [WantedRun("tiny", name, False, recipe, tmp_path / name) for name in ("never", "alone", "beside")]
     done, calls = carry_out(replace(work[2], folder=tmp_path / "made")), []
 
-    def tried(errand: Errand) -> Finished:
-        calls.append(errand.cell)
-        if errand.cell == "never" or (errand.cell == "alone" and calls.count("alone") == 1):
-            raise MemoryFullError("full") if errand.cell == "never" else torch.OutOfMemoryError("full")
-        return replace(done, cell=errand.cell)
+    def tried(wanted_run: WantedRun) -> Finished:
+        calls.append(wanted_run.cell)
+        if wanted_run.cell == "never" or (wanted_run.cell == "alone" and calls.count("alone") == 1):
+            raise MemoryFullError("full") if wanted_run.cell == "never" else torch.OutOfMemoryError("full")
+        return replace(done, cell=wanted_run.cell)
 
     monkeypatch.setattr(engine, "carry_out", tried)
-    monkeypatch.setattr("motley.run.side_by_side.ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(n))
+    monkeypatch.setattr("motley.runtime.parallel_runs.ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(n))
     told: list[tuple[str, str]] = []
-    made = list(run_all(work, Plan(jobs=2), lambda errand, _, trouble: told.append((errand.cell, trouble))))
+    made = list(run_all(work, Plan(jobs=2), lambda wanted_run, _, trouble: told.append((wanted_run.cell, trouble))))
     assert [run.cell for run in made] == ["beside", "alone"]
     assert calls.count("never") == 2
     assert ("never", "full") in told, "the second time it is a failure"
@@ -461,8 +463,8 @@ def test_the_list_counts_a_run_per_seed_and_fold(tmp_path: Path) -> None:
 
 
 def test_only_some_places_are_run(tiny: str, tmp_path: Path) -> None:
-    wanted = errands([spec.read(tiny)], Results(tmp_path), Plan())
-    assert [errand.cell for errand in matching(wanted, ["B, "])] == ["B, one", "B, two"] * 2
+    wanted = wanted_runs([spec.read(tiny)], Results(tmp_path), Plan())
+    assert [wanted_run.cell for wanted_run in matching(wanted, ["B, "])] == ["B, one", "B, two"] * 2
     assert matching(wanted, []) == wanted
     assert matching([], ["B, "]) == []
     with pytest.raises(InputError, match="'C or D'; those missing are: A, one; A, two; B, one; B, two"):
@@ -492,12 +494,12 @@ def test_wrong_seeds_are_a_sentence(tiny: str) -> None:
 
 
 def test_the_page_names_what_is_far_from_the_paper(tiny: str, tmp_path: Path) -> None:
-    from motley.reproduce.show import markdown
+    from motley.reproduce.pages import markdown
 
     made, results = spec.read(tiny), Results(tmp_path / "results")
     for seed, value in ((0, 0.55), (1, 0.56)):
         recipe = made.recipe_of(spec.Cell("A", "one"), spec.Draw(seed))
-        results.add(finished(value, seed, identity=key_of(recipe), recipe={"diagnostics": ["diversity"]}))
+        results.add(finished(value, seed, identity=recipe.identity, recipe={"diagnostics": ["diversity"]}))
     page = markdown(build(made, results))
     assert "More than 3 points from the paper, 1 of 1: A, one (+5.5)." in page
     assert "6 runs are missing here." in page

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from motley.core.errors import InputError
-from motley.run.experiment import prepare
-from motley.run.recipe import load
-from motley.run.runner import Run
-from motley.run.runner import run as run_recipe
+from motley.fleet.fleet import Fates
+from motley.runtime.experiment import prepare
+from motley.runtime.launch import Run
+from motley.runtime.launch import run as run_recipe
+from motley.runtime.recipe import load
 from motley.server.fedsae import (
     Workload,
     fast_then_slow,
@@ -57,7 +60,7 @@ def test_ira_with_unlimited_clients_grows_as_the_formula_says() -> None:
     now = Workload(1.0, 2.0)
     for _ in range(4):
         now = Workload(*sorted((now.easy + 10 / now.easy, now.hard + 10 / now.hard)))
-    state = run.fed.server.state["workload_by_inverse_ratio"]
+    state = run.fed.ledger.server.state["workload_by_inverse_ratio"]
     assert state["easy"].tolist() == pytest.approx([now.easy] * 2, rel=1e-5)
     assert state["hard"].tolist() == pytest.approx([now.hard] * 2, rel=1e-5)
     assert run.records[-1].extra == {}
@@ -86,7 +89,7 @@ def test_fassa_over_rounds_against_a_plain_loop() -> None:
         dropouts.append(done == 0)
         theta = 0.5 * theta + 0.5 * done
         easy, hard = min(pair), max(pair)
-    state = run.fed.server.state["workload_by_threshold"]
+    state = run.fed.ledger.server.state["workload_by_threshold"]
     found = [float(state[name][0]) for name in ("easy", "hard", "threshold")]
     assert found == pytest.approx([easy, hard, theta], rel=1e-5)
     assert [record.extra.get("stragglers", 0) for record in run.records] == stragglers
@@ -108,10 +111,22 @@ def test_who_stops_between_the_two_sends_its_state_at_the_easy_one() -> None:
 def test_workloads_never_fall_below_one_minibatch() -> None:
     fates = Chosen((1.0,), affordable=tuple((0, t, 0.0) for t in range(1, 30)))
     run = run_of(fleet_of(fates), "synchronous", workload_by_inverse_ratio(), rounds=12, batch_size=100)
-    run.go()
+    run.bare_rounds()
     n = int(run.experiment.data.sizes[0])
-    state = run.fed.server.state["workload_by_inverse_ratio"]
+    state = run.fed.ledger.server.state["workload_by_inverse_ratio"]
     assert float(state["easy"][0]) == pytest.approx(1 / -(-n // 100))
+
+
+class Noted:
+    """The last layer of a fleet: notes what the others let each client afford."""
+
+    def __init__(self) -> None:
+        self.affordable: dict[tuple[int, int], float] = {}
+
+    def __call__(self, clients: NDArray[np.int64], number: int, fates: Fates) -> Fates:
+        for client, epochs in zip(clients, fates.affordable, strict=True):
+            self.affordable[int(client), number] = float(epochs)
+        return fates
 
 
 @pytest.mark.parametrize("method", ["fedsae_ira", "fedsae_fassa", "fedprox(partial=false)"])
@@ -120,17 +135,11 @@ def test_what_a_client_affords_does_not_depend_on_the_method(method: str) -> Non
 
     def affordable(method: str) -> dict[tuple[int, int], float]:
         world = {"fleet": "fedsae", "clients": 8, "cohort": 8, "rounds": 6, "model": "logistic", "epochs": 15}
-        run = Run(prepare(load("digits", {**world, "method": method})), None)
-        found: dict[tuple[int, int], float] = {}
-        board = run.fed._board
-
-        def spied(ticket: Any) -> Any:
-            found[ticket.client, ticket.round] = ticket.fate.affordable
-            return board(ticket)
-
-        run.fed._board = spied  # type: ignore[method-assign]
-        run.go()
-        return found
+        e = prepare(load("digits", {**world, "method": method}))
+        noted = Noted()
+        e = replace(e, fleet=e.fleet.meets(fortune=noted))
+        Run(e).bare_rounds()
+        return noted.affordable
 
     assert affordable(method) == affordable("fedavg")
 

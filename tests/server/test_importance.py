@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from motley.client.trainer import Task, begin, measured
+from motley.client.trainer import measured, new_client
 from motley.core.errors import InputError
 from motley.core.keys import Key
-from motley.core.types import Data, Facts, Pool, Round, Updates
+from motley.core.part import Part, compose
+from motley.core.types import Data, Facts, Pool, Round, Tree, Updates
 from motley.methods import make_method
-from motley.run.experiment import prepare
-from motley.run.recipe import load
-from motley.run.runner import Run, run
+from motley.runtime.experiment import Given, prepare
+from motley.runtime.launch import Run, run
+from motley.runtime.recipe import load
 from motley.server.importance import draw, importance
+from tests.tiny import filled
 
 
 def test_draw_follows_the_scores() -> None:
@@ -39,19 +43,22 @@ def test_floor_and_zero_scores() -> None:
     assert sorted(draw(score, 3, 0.0, rng).tolist()) == [0, 1, 2]
     hits = np.bincount([draw(score, 1, 0.6, rng)[0] for _ in range(10_000)], minlength=3) / 10_000
     np.testing.assert_allclose(hits, [0.2, 0.2, 0.6], atol=0.02)
-    assert sorted(draw(np.zeros(3), 2, 0.0, rng).tolist())[1] <= 2
 
 
-def _client(method: str, batch_size: int = 4):  # type: ignore[no-untyped-def]
-    e = prepare(load("digits", {"method": method, "batch_size": batch_size, "model": "mlp(hidden=[5])"}))
-    facts = Facts(**{name: torch.ones(()) for name in Facts._fields})
-    task = Task(e.net.initial(), facts, e.key.tensor(), {}, None, {})
-    return e, task, begin(e.training, task, e.data.client(0))
+def test_without_any_score_every_pair_is_as_likely() -> None:
+    rng = Key.root(5).generator()
+    pairs = np.zeros((3, 3))
+    for _ in range(6_000):
+        a, b = draw(np.zeros(3), 2, 0.0, rng)
+        pairs[a, b] += 1
+    np.testing.assert_allclose(pairs / 6_000, (1 - np.eye(3)) / 6, atol=0.02)
 
 
 def test_score_is_the_mean_over_minibatches() -> None:
-    e, _, c = _client("radfedi")
-    x, y = (value[:10] for value in (e.data.client(0).x, e.data.client(0).y))
+    e = prepare(load("digits", {"method": "radfedi", "batch_size": 4, "model": "mlp(hidden=[5])"}))
+    whole = e.data.client(0)
+    x, y = whole.x[:10], whole.y[:10]
+    c = new_client(e.training, e.net.initial(), Facts(*(torch.ones(()) for _ in Facts._fields)), e.key.tensor())
     norms = []
     for rows in (slice(0, 4), slice(4, 8), slice(8, 10)):
         flat = c.params.clone().requires_grad_()
@@ -63,19 +70,29 @@ def test_score_is_the_mean_over_minibatches() -> None:
         assert float(found) == pytest.approx(sum(norms) / 3, rel=1e-5)
 
 
+class Told:
+    """What clients report, in the order in which the server learns of it."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, float]] = []
+        self.part = Part(name="told", seam="select", observe=self.observe)
+
+    def observe(self, s: Tree, rnd: Round, updates: Updates) -> Tree:
+        self.rows += zip(updates.ids.tolist(), updates.extras["importance"].tolist(), strict=True)
+        return s
+
+
+def _run(method: str, **changes: Any) -> tuple[Run, list[tuple[int, float]]]:
+    told = Told()
+    run = Run(prepare(load("digits", changes), Given(method=compose(make_method(method), told.part))))
+    run.go()
+    return run, told.rows
+
+
 def _scores(executor: str) -> dict[int, float]:
     """What clients of unequal sizes, some of them not whole minibatches, report in one round."""
-    sizes = "dirichlet(alpha=0.5)"
-    recipe = {"method": "importance", "partition": sizes, "batch_size": 7, "rounds": 1, "cohort": 20, "lr": 0.3}
-    made = Run(prepare(load("digits", {**recipe, "executor": executor, "model": "mlp(hidden=[5])"})), None)
-    seen: dict[int, float] = {}
-
-    def spied(rnd: Round, updates: Updates) -> None:
-        seen.update(zip(updates.ids.tolist(), updates.extras["importance"].tolist(), strict=True))
-
-    made.fed.server.observe = spied  # type: ignore[method-assign]
-    made.go()
-    return seen
+    recipe = {"partition": "dirichlet(alpha=0.5)", "batch_size": 7, "rounds": 1, "cohort": 20, "lr": 0.3}
+    return dict(_run("importance", **recipe, executor=executor, model="mlp(hidden=[5])")[1])
 
 
 def test_clients_measured_together_report_what_each_reports_alone() -> None:
@@ -85,32 +102,21 @@ def test_clients_measured_together_report_what_each_reports_alone() -> None:
 
 
 def test_server_averages_scores() -> None:
-    e = prepare(load("digits", {"method": "importance(gamma=0.8)", "rounds": 3, "cohort": 5}))
-    made = Run(e, None)
-    seen: list[tuple[int, float]] = []
-    learn = made.fed.server.observe
-
-    def spied(rnd: Round, updates: Updates) -> None:
-        seen.extend(zip(updates.ids.tolist(), updates.extras["importance"].tolist(), strict=True))
-        learn(rnd, updates)
-
-    made.fed.server.observe = spied  # type: ignore[method-assign]
-    made.go()
+    run, told = _run("importance(gamma=0.8)", rounds=3, cohort=5)
     expected = torch.ones(20)
-    for client, new in seen:
+    for client, new in told:
         expected[client] = 0.2 * expected[client] + 0.8 * new
-    assert len(seen) == 15
-    torch.testing.assert_close(made.fed.server.state["importance"]["score"], expected)
+    assert len(told) == 15
+    torch.testing.assert_close(run.fed.ledger.server.state["importance"]["score"], expected)
 
 
 def test_unknown_clients_count_as_the_mean() -> None:
     hooks = importance(initial=None)
     state = {"score": torch.tensor([1.0, 5.0, 1.0, 3.0]), "known": torch.tensor([0.0, 1.0, 0.0, 1.0])}
     pool = Pool(torch.arange(4), torch.ones(4))
-    assert hooks.select is not None
     first = np.zeros(4)
     for i in range(4000):
-        first[int(hooks.select(state, Round(1, Key.root(i), 1, 0.0), pool)[0])] += 1
+        first[int(filled(hooks.select)(state, Round(1, Key.root(i), 1, 0.0), pool)[0])] += 1
     np.testing.assert_allclose(first / 4000, np.array([4, 5, 4, 3]) / 16, atol=0.03)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Part
 from motley.core.types import Outcomes, Pool, Round, Setting, Updates
-from motley.run.fairness import by_group, jain_index, participation, worst_share
+from motley.fleet.fleet import Fleet
+from motley.methods import make_method
+from motley.runtime.fairness import by_group, jain_index, participation, worst_share
 from motley.server.select import draw, loss_based, power_of_choice
 from motley.server.select_speed import (
     best_cohort,
@@ -25,6 +29,8 @@ from motley.server.select_speed import (
     oort_scores,
     tiers_of_speed,
 )
+from tests import tiny
+from tests.tiny import filled
 
 NET = Network(nn.Linear(1, 2))
 SETTING = Setting(
@@ -71,7 +77,7 @@ def ended(ids: list[int]) -> Outcomes:
 def share_of_choices(part: Part, s: object, rounds: int = 3000, start: int = 1) -> Tensor:
     counts = torch.zeros(6)
     for t in range(start, start + rounds):
-        chosen = part.select(s, at(t, 1), pool())  # type: ignore[misc]
+        chosen = filled(part.select)(s, at(t, 1), pool())
         counts[chosen] += 1
     return counts / rounds
 
@@ -85,9 +91,9 @@ def test_draw_fills_up_from_those_without_a_score() -> None:
 
 def test_loss_based_values_and_probabilities() -> None:
     part = loss_based(beta=0.5)
-    s = part.init(SETTING)  # type: ignore[misc]
+    s = filled(part.init)(SETTING)
     assert s["value"].tolist() == pytest.approx([i * math.log(2) for i in range(1, 7)])
-    s = part.observe(s, at(1), arrived([0, 5], [3.0, 0.5]))  # type: ignore[misc]
+    s = filled(part.observe)(s, at(1), arrived([0, 5], [3.0, 0.5]))
     values = [3.0, 2 * math.log(2), 3 * math.log(2), 4 * math.log(2), 5 * math.log(2), 3.0]
     assert s["value"].tolist() == pytest.approx(values)
     weights = [math.exp(0.5 * v) for v in values]
@@ -97,8 +103,8 @@ def test_loss_based_values_and_probabilities() -> None:
 
 def test_loss_based_for_the_first_rounds_then_uniform_and_the_other_reading() -> None:
     part = loss_based(beta=5.0, rounds=10, value="sqrt(n*loss)")
-    s = part.init(SETTING)  # type: ignore[misc]
-    s = part.observe(s, at(1), arrived([1], [9.0]))  # type: ignore[misc]
+    s = filled(part.init)(SETTING)
+    s = filled(part.observe)(s, at(1), arrived([1], [9.0]))
     assert float(s["value"][1]) == pytest.approx(6.0)
     assert torch.allclose(share_of_choices(part, s, start=11), torch.full((6,), 1 / 6), atol=0.03)
     with pytest.raises(InputError, match="loss_based"):
@@ -107,46 +113,46 @@ def test_loss_based_for_the_first_rounds_then_uniform_and_the_other_reading() ->
 
 def test_power_of_choice_takes_the_largest_losses_of_its_candidates() -> None:
     part = power_of_choice(candidates=6)
-    s = part.init(SETTING)  # type: ignore[misc]
-    s = part.observe(s, at(1), arrived([0, 1, 2, 3, 4, 5], [1.0, 6.0, 2.0, 5.0, 3.0, 4.0]))  # type: ignore[misc]
-    assert part.select(s, at(2), pool()).tolist() == [1, 3]  # type: ignore[misc]
-    fresh = part.init(SETTING)  # type: ignore[misc]
-    fresh = part.observe(fresh, at(1), arrived([0, 1, 2, 3, 4], [1.0, 6.0, 2.0, 5.0, 3.0]))  # type: ignore[misc]
-    assert part.select(fresh, at(2), pool()).tolist() == [5, 1]  # type: ignore[misc]
+    s = filled(part.init)(SETTING)
+    s = filled(part.observe)(s, at(1), arrived([0, 1, 2, 3, 4, 5], [1.0, 6.0, 2.0, 5.0, 3.0, 4.0]))
+    assert filled(part.select)(s, at(2), pool()).tolist() == [1, 3]
+    fresh = filled(part.init)(SETTING)
+    fresh = filled(part.observe)(fresh, at(1), arrived([0, 1, 2, 3, 4], [1.0, 6.0, 2.0, 5.0, 3.0]))
+    assert filled(part.select)(fresh, at(2), pool()).tolist() == [5, 1]
 
 
 def test_fedcs_takes_who_finishes_in_time_fastest_first() -> None:
     part = fastest_in_time()
-    assert part.select(None, at(1, 4, deadline=3.0), pool()).tolist() == [0, 1, 2]  # type: ignore[misc]
-    assert part.select(None, at(1, 2, deadline=3.0), pool([2, 3, 5])).tolist() == [2]  # type: ignore[misc]
-    assert part.select(None, at(1, 2, deadline=0.5), pool()).tolist() == [0]  # type: ignore[misc]
-    assert fastest_in_time(seconds=2.5).select(None, at(1, 4), pool()).tolist() == [0, 1]  # type: ignore[misc]
+    assert filled(part.select)(None, at(1, 4, deadline=3.0), pool()).tolist() == [0, 1, 2]
+    assert filled(part.select)(None, at(1, 2, deadline=3.0), pool([2, 3, 5])).tolist() == [2]
+    assert filled(part.select)(None, at(1, 2, deadline=0.5), pool()).tolist() == [0]
+    assert filled(fastest_in_time(seconds=2.5).select)(None, at(1, 4), pool()).tolist() == [0, 1]
     with pytest.raises(InputError, match="profiled"):
-        part.select(None, at(1, 4), pool()._replace(seconds=None))  # type: ignore[misc]
+        filled(part.select)(None, at(1, 4), pool()._replace(seconds=None))
 
 
 def test_tifl_stays_in_one_tier_and_prefers_tiers_with_a_large_loss() -> None:
     part = tiers_of_speed(tiers=3, interval=5, credits=2)
-    s = part.init(SETTING)  # type: ignore[misc]
+    s = filled(part.init)(SETTING)
     assert s["tier"].tolist() == [0, 0, 1, 1, 2, 2]
     for t in range(1, 20):
-        chosen = part.select(s, at(t), pool()).tolist()  # type: ignore[misc]
+        chosen = filled(part.select)(s, at(t), pool()).tolist()
         assert len(chosen) == 2
         assert chosen[0] // 2 == chosen[1] // 2
-    s = part.observe(s, at(1), arrived([0, 2, 4], [3.0, 1.0, 2.0]))  # type: ignore[misc]
-    s = part.conclude(s, at(5), ended([0, 1]))  # type: ignore[misc]
+    s = filled(part.observe)(s, at(1), arrived([0, 2, 4], [3.0, 1.0, 2.0]))
+    s = filled(part.conclude)(s, at(5), ended([0, 1]))
     assert s["share"].tolist() == pytest.approx([3 / 6, 1 / 6, 2 / 6])
     assert s["left"].tolist() == [1.0, 2.0, 2.0]
-    s = part.conclude(s, at(6), ended([0, 1]))  # type: ignore[misc]
-    assert all(part.select(s, at(t), pool()).tolist()[0] >= 2 for t in range(1, 20))  # type: ignore[misc]
+    s = filled(part.conclude)(s, at(6), ended([0, 1]))
+    assert all(filled(part.select)(s, at(t), pool()).tolist()[0] >= 2 for t in range(1, 20))
 
 
 def test_oort_explores_then_exploits() -> None:
     part = oort(exploration=0.5, decay=1.0, window=2)
-    s = part.init(SETTING)  # type: ignore[misc]
-    assert len(part.select(s, at(1), pool()).tolist()) == 2  # type: ignore[misc]
-    s = part.observe(s, at(1), arrived([0, 1, 2], [8.0, 1.0, 2.0], [1.0, 1.0, 9.0]))  # type: ignore[misc]
-    chosen = part.select(s, at(2), pool()).tolist()  # type: ignore[misc]
+    s = filled(part.init)(SETTING)
+    assert len(filled(part.select)(s, at(1), pool()).tolist()) == 2
+    s = filled(part.observe)(s, at(1), arrived([0, 1, 2], [8.0, 1.0, 2.0], [1.0, 1.0, 9.0]))
+    chosen = filled(part.select)(s, at(2), pool()).tolist()
     assert chosen[0] in (3, 4, 5)
     assert chosen[1] in (0, 1, 2)
 
@@ -154,8 +160,8 @@ def test_oort_explores_then_exploits() -> None:
 def test_oorts_scores_by_hand() -> None:
     """n * loss = 8, 4, 18, clipped at the largest: (0.2857, 0, 1) + sqrt(0.1 ln 2 / 1); the third took 9 > T = 1 s."""
     part = oort()
-    s = part.init(SETTING)  # type: ignore[misc]
-    s = part.observe(s, at(1), arrived([0, 1, 2], [8.0, 1.0, 2.0], [1.0, 1.0, 9.0]))  # type: ignore[misc]
+    s = filled(part.init)(SETTING)
+    s = filled(part.observe)(s, at(1), arrived([0, 1, 2], [8.0, 1.0, 2.0], [1.0, 1.0, 9.0]))
     bonus = math.sqrt(0.1 * math.log(2))
     expected = [4 / 14 + bonus, bonus, (1 + bonus) * (1 / 9) ** 2]
     assert oort_scores(s, 2, torch.tensor([0, 1, 2]), 2.0, 1.0).tolist() == pytest.approx(expected, rel=1e-5)
@@ -163,12 +169,12 @@ def test_oorts_scores_by_hand() -> None:
 
 def test_oorts_pacer_allows_slower_clients_when_utility_falls() -> None:
     part = oort(window=2, percentile=0.3, pace=0.05)
-    s = part.init(SETTING)  # type: ignore[misc]
-    s = part.observe(s, at(1), arrived([5], [10.0]))  # type: ignore[misc]
-    s = part.conclude(s, at(2), ended([5]))  # type: ignore[misc]
+    s = filled(part.init)(SETTING)
+    s = filled(part.observe)(s, at(1), arrived([5], [10.0]))
+    s = filled(part.conclude)(s, at(2), ended([5]))
     assert float(s["pacer"][0]) == pytest.approx(0.3)
-    s = part.observe(s, at(3), arrived([0], [1.0]))  # type: ignore[misc]
-    s = part.conclude(s, at(4), ended([0]))  # type: ignore[misc]
+    s = filled(part.observe)(s, at(3), arrived([0], [1.0]))
+    s = filled(part.conclude)(s, at(4), ended([0]))
     assert float(s["pacer"][0]) == pytest.approx(0.35)
 
 
@@ -180,24 +186,54 @@ def test_best_cohorts_against_all_cohorts(k: int) -> None:
         found = best_cohort(seconds, queue, k, 1.5)
         assert len(set(found.tolist())) == k
 
-        def value(some: tuple[int, ...], seconds: object = seconds, queue: object = queue) -> float:
-            return float(1.5 * seconds[list(some)].max() - queue[list(some)].sum())  # type: ignore[index]
+        def value(some: Sequence[int], seconds: Any = seconds, queue: Any = queue) -> float:
+            return float(1.5 * seconds[list(some)].max() - queue[list(some)].sum())
 
-        assert value(tuple(found)) == pytest.approx(min(value(some) for some in combinations(range(7), k)))
+        assert value(found.tolist()) == pytest.approx(min(value(some) for some in combinations(range(7), k)))
 
 
 def test_queues_guarantee_participation() -> None:
     part = fair_queues(fraction=0.9, penalty=0.5)
-    s = part.init(SETTING)  # type: ignore[misc]
+    s = filled(part.init)(SETTING)
     counts = np.zeros(6)
     for t in range(1, 301):
-        chosen = part.select(s, at(t), pool()).tolist()  # type: ignore[misc]
+        chosen = filled(part.select)(s, at(t), pool()).tolist()
         counts[chosen] += 1
-        s = part.conclude(s, at(t), ended(chosen))  # type: ignore[misc]
+        s = filled(part.conclude)(s, at(t), ended(chosen))
     assert counts.min() / 300 > 0.9 * 2 / 6 - 0.03
     greedy = fair_queues(fraction=0.0)
-    free = greedy.init(SETTING)  # type: ignore[misc]
-    assert sorted(greedy.select(free, at(1), pool()).tolist()) == [0, 1]  # type: ignore[misc]
+    free = filled(greedy.init)(SETTING)
+    assert sorted(filled(greedy.select)(free, at(1), pool()).tolist()) == [0, 1]
+
+
+def test_oorts_scores_where_nothing_takes_time_are_those_without_times() -> None:
+    part = oort()
+    s = filled(part.observe)(filled(part.init)(SETTING), at(1), arrived([0, 1, 2], [8.0, 1.0, 2.0], [0.0, 0.0, 0.0]))
+    bonus = math.sqrt(0.1 * math.log(2))
+    found = oort_scores(s, 2, torch.tensor([0, 1, 2]), 2.0, 1.0)
+    assert found.tolist() == pytest.approx([4 / 14 + bonus, bonus, 1 + bonus], rel=1e-5)
+
+
+def test_oort_prefers_who_takes_no_time_to_who_does() -> None:
+    part = oort(percentile=0.0)
+    s = filled(part.observe)(filled(part.init)(SETTING), at(1), arrived([0, 1], [1.0, 9.0], [0.0, 2.0]))
+    first, second = oort_scores(s, 2, torch.tensor([0, 1]), 2.0, 1.0).tolist()
+    assert first > second > 0
+
+
+def test_queues_where_nothing_takes_time_go_by_their_length_alone() -> None:
+    part = fair_queues()
+    state = {"queue": torch.tensor([0.0, 3.0, 1.0, 0.0, 2.0, 0.0])}
+    chosen = filled(part.select)(state, at(1), pool()._replace(seconds=torch.zeros(6)))
+    assert sorted(chosen.tolist()) == [1, 4]
+
+
+@pytest.mark.parametrize("method", ["oort", "rbcs"])
+def test_a_run_in_which_nothing_takes_time(method: str) -> None:
+    at_once = np.full(6, np.inf)
+    fleet = Fleet.ideal(6, Key.root(0)).with_(flops=at_once, up=at_once, down=at_once)
+    records = tiny.run(make_method(method), fleet=fleet, cohort=2, rounds=4).records
+    assert [(record.arrived, record.virtual_time) for record in records] == [(2, 0.0)] * 4
 
 
 def test_fairness_measures_by_hand() -> None:

@@ -9,17 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from motley.client.trainer import Task, train
 from motley.core.errors import InputError
 from motley.core.keys import Key
 from motley.core.network import Network
-from motley.core.types import Round, Updates
-from motley.run.runner import run as run_recipe
+from motley.core.part import Part
+from motley.core.schedule import value_at
+from motley.core.tasks import NOTHING, Assignment, Weights
+from motley.core.types import Outcomes, Round, Setting, Updates
+from motley.engine.loop import run_task
+from motley.runtime.experiment import Experiment
+from motley.runtime.launch import run as run_recipe
 from motley.server import staleness
 from motley.server.aggregate import layerwise_mean
 from motley.server.step import mix_with_previous
 from tests.protocol.world import Chosen, fleet_of, run_of
-from tests.tiny import updates_of
+from tests.tiny import filled, updates_of
 
 NET = Network(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))
 
@@ -29,12 +33,14 @@ def updates(age: list[float], start: list[list[float]], delta: list[list[float]]
     return updates_of(torch.tensor(delta), torch.ones(len(age), 2), age=age, start=start, n=n, round=number)
 
 
-def at(t: int) -> Round:
-    return Round(t, Key.root(0), 10, 0.0, None, NET)
+def at(t: int, part: Part | None = None) -> Round:
+    """Round t, as that part sees it."""
+    dials = {} if part is None else {name: value_at(dial, t) for name, dial in part.dials.items()}
+    return Round(t, Key.root(0), 10, 0.0, None, NET, dials=dials)
 
 
-def merged(part: object, t: int, params: Tensor, found: Updates) -> Tensor:
-    return part.merge(None, at(t), params, found, found.n)  # type: ignore[attr-defined, no-any-return]
+def merged(part: Part, t: int, params: Tensor, found: Updates) -> Tensor:
+    return filled(part.merge)(None, at(t, part), params, found, found.n)
 
 
 def sigmoid(x: float) -> float:
@@ -75,7 +81,8 @@ def test_without_late_updates_it_is_equation_5() -> None:
     found = updates([0.0, 0.0], [[1.0, 2.0]] * 2, [[0.5, 1.0], [-0.25, 3.0]], [10.0, 30.0])
     late = merged(staleness.mix_stale_models(alpha=0.1, slope=0.01), 5, params, found)
     mean = layerwise_mean(NET, params, found, found.n)
-    plain, _ = mix_with_previous(alpha=0.1, slope=0.01).step(None, at(5), params, mean, found)  # type: ignore[misc]
+    mixing = mix_with_previous(alpha=0.1, slope=0.01)
+    plain, _ = filled(mixing.step)(None, at(5, mixing), params, mean, found)
     assert torch.allclose(late, plain, atol=1e-7)
 
 
@@ -166,57 +173,48 @@ def test_weighing_by_age_in_late_rounds() -> None:
 # ------------------------------------------------------------------------------------- whole rounds, slowly
 
 
+LOST, HELD = {(1, 1)}, {(2, 1): 1, (2, 2): 1, (0, 2): 2}  # (client, round), and by how many rounds
+
+
+def local(e: Experiment, client: int, t: int, start: Tensor) -> Tensor:
+    """What one client makes of a model in round t."""
+    epochs, key = e.recipe.epochs, e.key.fold("client", t, client)
+    task = Assignment("", client, t, Weights(start), NOTHING, {}, epochs, epochs, False, e.recipe.lr, key)
+    return start + run_task(e.site, task, e.site.facts([task]).row(0), None).report.payload
+
+
+def mixed_by_hand(w: Tensor, share: float, late: list[tuple[int, Tensor]], fresh: list[tuple[float, Tensor]]) -> Tensor:
+    """Equations 6-11: the global model, late models with their ages, fresh ones with their samples."""
+    alpha_raw = 1 - sigmoid(1)
+    raw = [0.6 * (1 - sigmoid(age)) for age, _ in late]
+    scale = share / (alpha_raw + sum(raw))
+    new = alpha_raw * scale * w
+    for gamma, (_, model) in zip(raw, late, strict=True):
+        new = new + gamma * scale * model
+    total = sum(n for n, _ in fresh)
+    for n, model in fresh:
+        new = new + (1 - share) * n / total * model
+    return new
+
+
 def test_rounds_of_asynchronous_ama_against_a_slow_oracle() -> None:
-    fates = Chosen((1.0, 2.0, 1.5), lost=frozenset({(1, 1)}), held=((2, 1, 1), (2, 2, 1), (0, 2, 2)))
+    held = tuple((client, t, rounds) for (client, t), rounds in HELD.items())
+    fates = Chosen((1.0, 2.0, 1.5), lost=frozenset(LOST), held=held)
     run = run_of(fleet_of(fates), "late", staleness.mix_stale_models(alpha=0.2, slope=0.05), rounds=4)
     w = run.fed.weights.value.clone()
     run.go()
-
-    e = run.experiment
-    sizes = e.data.sizes
-
-    def local(client: int, t: int, start: Tensor) -> Tensor:
-        ticket_facts = run.fed.charges.facts([_ticket(run, client, t)])[0]
-        task = Task(start, ticket_facts.tensors(), e.key.fold("client", t, client).tensor(), {}, {}, {})
-        return start + train(e.training, task, e.data.client(client)).payload
-
-    waiting: list[tuple[int, int, int, Tensor]] = []  # arrives in round, trained in round, client, model
+    waiting: list[tuple[int, int, Tensor]] = []  # arrives in round, trained in round, model
     for t in range(1, 5):
-        fresh: list[tuple[int, Tensor]] = []
-        held = {(2, 1): 1, (2, 2): 1, (0, 2): 2}
+        fresh: list[tuple[float, Tensor]] = []
         for client in range(3):
-            if (client, t) == (1, 1):
-                continue
-            model = local(client, t, w)
-            if (client, t) in held:
-                waiting.append((t + held[(client, t)], t, client, model))
-            else:
-                fresh.append((client, model))
-        late = [(t - n, model) for due, n, _, model in waiting if due == t]
-        mixed = 0.2 + 0.05 * t
-        alpha_raw = 1 - sigmoid(1)
-        raw = [0.6 * (1 - sigmoid(age)) for age, _ in late]
-        scale = mixed / (alpha_raw + sum(raw))
-        new = alpha_raw * scale * w
-        for gamma, (_, model) in zip(raw, late, strict=True):
-            new = new + gamma * scale * model
-        total = sum(float(sizes[client]) for client, _ in fresh)
-        for client, model in fresh:
-            new = new + (1 - mixed) * float(sizes[client]) / total * model
-        w = new
+            model = local(run.experiment, client, t, w)
+            if (client, t) in HELD:
+                waiting.append((t + HELD[client, t], t, model))
+            elif (client, t) not in LOST:
+                fresh.append((float(run.experiment.data.sizes[client]), model))
+        late = [(t - number, model) for due, number, model in waiting if due == t]
+        w = mixed_by_hand(w, 0.2 + 0.05 * t, late, fresh)
     assert torch.allclose(run.fed.weights.value, w, atol=1e-6)
-
-
-def _ticket(run: object, client: int, t: int) -> object:
-    from motley.fleet.fleet import Fate
-    from motley.protocol.federation import Weights
-    from motley.run.charges import Ticket
-
-    fed = run.fed  # type: ignore[attr-defined]
-    epochs = fed.schedule.epochs
-    return Ticket(
-        client, t, Weights(fed.weights.value), {}, {}, epochs, epochs, epochs, epochs, fed.schedule.lr, 0.0, Fate()
-    )
 
 
 # ------------------------------------------------------------------------------------- SAFA and FedAT
@@ -224,40 +222,36 @@ def _ticket(run: object, client: int, t: int) -> object:
 
 def test_safa_averages_the_last_model_of_everybody() -> None:
     part = staleness.cached_models()
-    from motley.core.types import Outcomes, Setting
-
     params = torch.tensor([1.0, 1.0])
-    s = part.init(Setting(NET, params, 3, n=torch.tensor([1.0, 1.0, 2.0])))  # type: ignore[misc]
+    s = filled(part.init)(Setting(NET, params, 3, n=torch.tensor([1.0, 1.0, 2.0])))
     found = updates([0.0], [[1.0, 1.0]], [[4.0, 0.0]], [1.0])
-    s = part.observe(s, at(1), found)  # type: ignore[misc]
-    assert part.merge(s, at(1), params, found, found.n).tolist() == pytest.approx([0.25 * 5 + 0.75, 1.0])  # type: ignore[misc]
-    assert part.merge(s, at(1)._replace(dropped=(0, 1)), params * 3, found, found.n).tolist() == pytest.approx(
+    s = filled(part.observe)(s, at(1), found)
+    assert filled(part.merge)(s, at(1), params, found, found.n).tolist() == pytest.approx([0.25 * 5 + 0.75, 1.0])
+    assert filled(part.merge)(s, at(1)._replace(dropped=(0, 1)), params * 3, found, found.n).tolist() == pytest.approx(
         [
             0.25 * 5 + 0.25 * 3 + 0.5,
             0.25 + 0.25 * 3 + 0.5,
         ]  # client 0 is heard of, client 1 counts with the global model
-    )  # type: ignore[misc]
+    )
     gone = Outcomes(
         torch.tensor([1, 2, 2]), torch.tensor([1, 1, 1]), *(torch.tensor([0.0, 0.0, 1.0]) for _ in range(4))
     )
-    s = part.conclude(s, at(1), gone)  # type: ignore[misc]
+    s = filled(part.conclude)(s, at(1), gone)
     assert s["deprecated"].tolist() == [0.0, 1.0, 0.0]
-    _, s = part.step(s, at(2), params * 7, params, found)  # type: ignore[misc]
+    _, s = filled(part.step)(s, at(2), params * 7, params, found)
     assert s["models"].tolist() == [[5.0, 1.0], [7.0, 7.0], [1.0, 1.0]]
-    assert part.conclude(s, at(2), gone)["deprecated"].sum() == 0, "they were counted when the round was merged"  # type: ignore[misc]
+    assert filled(part.conclude)(s, at(2), gone)["deprecated"].sum() == 0, "they were counted when the round was merged"
 
 
 def test_fedat_weighs_slow_tiers_by_the_mergings_of_fast_ones() -> None:
     part = staleness.tier_models(tiers=2)
-    from motley.core.types import Setting
-
     params = torch.tensor([0.0, 0.0])
-    s = part.init(Setting(NET, params, 2, seconds=torch.tensor([5.0, 1.0])))  # type: ignore[misc]
+    s = filled(part.init)(Setting(NET, params, 2, seconds=torch.tensor([5.0, 1.0])))
     assert s["tier_of"].tolist() == [1, 0]
     fast = replace(updates([0.0], [[0.0, 0.0]], [[1.0, 1.0]], [1.0]), ids=torch.tensor([1]))
     slow = replace(updates([2.0], [[0.0, 0.0]], [[4.0, 4.0]], [1.0]), ids=torch.tensor([0]))
-    new, s = part.step(s, at(1), params, params + 1.0, fast)  # type: ignore[misc]
+    new, s = filled(part.step)(s, at(1), params, params + 1.0, fast)
     assert new.tolist() == [0.0, 0.0]  # all weight is on the slow tier, which has not been heard of
-    new, s = part.step(s, at(2), new, new + 1.0, fast)  # type: ignore[misc]
-    new, s = part.step(s, at(3), new, new + 4.0, slow)  # type: ignore[misc]
+    new, s = filled(part.step)(s, at(2), new, new + 1.0, fast)
+    new, s = filled(part.step)(s, at(3), new, new + 4.0, slow)
     assert new.tolist() == pytest.approx([1 / 3 * 1 + 2 / 3 * 4] * 2)

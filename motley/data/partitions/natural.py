@@ -8,7 +8,7 @@ from motley.core.errors import PartitionError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset
 from motley.data.federated import Partition
-from motley.data.partitions.tools import by_owner
+from motley.data.partitions.helpers import by_owner
 
 
 def natural(

@@ -10,7 +10,7 @@ from motley.core.errors import PartitionError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset
 from motley.data.federated import Partition
-from motley.data.partitions.tools import Ints, check_clients, check_per_client, even, labels_of
+from motley.data.partitions.helpers import Ints, check_clients, check_per_client, even, labels_of
 
 
 def drawn(dataset: Dataset, clients: int | None, key: Key, per_client: int = 2, samples: int = 1000) -> Partition:

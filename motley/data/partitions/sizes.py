@@ -10,8 +10,7 @@ from motley.core.errors import PartitionError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset
 from motley.data.federated import Partition
-from motley.data.partitions.labels import deal, pieces_of
-from motley.data.partitions.tools import (
+from motley.data.partitions.helpers import (
     Floats,
     by_owner,
     by_sizes,
@@ -24,6 +23,7 @@ from motley.data.partitions.tools import (
     share_out,
     sizes_by_shares,
 )
+from motley.data.partitions.labels import deal, pieces_of
 
 
 def size_skew(dataset: Dataset, clients: int | None, key: Key, alpha: float = 1.0, min_size: int = 1) -> Partition:

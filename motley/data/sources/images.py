@@ -16,7 +16,7 @@ from torch import Tensor
 from motley.core.errors import DataError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset, Scaling
-from motley.data.files import fetch, find, read_npz
+from motley.data.downloads import fetch, find, read_npz
 from motley.data.split import stratified
 
 Bytes = NDArray[np.uint8]

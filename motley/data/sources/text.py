@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from motley.core.errors import DataError
 from motley.core.keys import Key
 from motley.data.dataset import Dataset, Tokens
-from motley.data.files import find, need
+from motley.data.downloads import find, need
 from motley.data.split import stratified
 
 # LEAF's 80 letters, so that models and numbers can be compared

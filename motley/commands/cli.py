@@ -1,0 +1,122 @@
+"""The command ``motley``: what commands there are, and what becomes of their errors.
+
+Exit codes: 0 done, 2 wrong input, 130 interrupted, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Container
+from typing import Annotated, NoReturn
+
+import typer
+
+import motley
+from motley.commands import benchmarks as bench
+from motley.commands import describe, listing, tune
+from motley.commands import reporting as report
+from motley.commands import runs as run
+from motley.commands.output import Interrupted
+from motley.core.errors import InputError, MotleyError
+
+DEBUG = "MOTLEY_DEBUG"
+
+# Commands whose modules take long to import are loaded when they are called: where they are, and what help says.
+LATER = {
+    "reproduce": ("motley.commands.reproductions", "reproduce", "Measure a paper's tables and figures again."),
+    "privacy": ("motley.commands.privacy", "app", "What could be learned from the things clients send."),
+}
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(motley.__version__)
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+def build(called: Container[str]) -> typer.Typer:
+    """The command, with those of the later ones loaded that are called, and the names of the others."""
+    made = typer.Typer(
+        name="motley",
+        help="Federated learning where clients are nothing alike.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_root)
+    made.command("run")(run.run)
+    made.command("resume")(run.resume)
+    made.command("list")(listing.show)
+    made.command("describe")(describe.describe)
+    made.command("report")(report.report)
+    made.command("tune")(tune.tune)
+    made.add_typer(bench.app, name="bench")
+    for name, (module, attribute, summary) in LATER.items():
+        found = getattr(importlib.import_module(module), attribute) if name in called else None
+        if isinstance(found, typer.Typer):
+            made.add_typer(found, name=name)
+        else:
+            made.command(name, help=summary if found is None else None)(found or (lambda: None))
+    return made
+
+
+def __getattr__(name: str) -> typer.Typer:
+    """`motley.commands.cli.app` is the whole command."""
+    if name != "app":
+        raise AttributeError(f"module 'motley.commands.cli' has no attribute '{name}'")
+    return build(LATER)
+
+
+def main() -> NoReturn:
+    """Runs the command and turns errors into a sentence and an exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        build(sys.argv[1:2])(prog_name="motley")
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        _end(str(stopped) or "Interrupted.", 130)
+    except InputError as error:
+        _fail(error, 2)
+    except MotleyError as error:
+        _fail(error, 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        told = f"{type(error).__name__}: {error}".strip().rstrip(".:")
+        _end(f"Motley failed unexpectedly: {told}. Set {DEBUG}=1 to see the traceback.", 1)
+    sys.exit(0)
+
+
+def _terminated(*_: object) -> None:
+    """A polite end (SIGTERM) leaves a resumable run like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def _fail(error: MotleyError, code: int) -> NoReturn:
+    if os.environ.get(DEBUG):
+        raise error
+    _end(f"Error: {error}", code)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    sys.stdout.flush()
+    print(sentence, file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

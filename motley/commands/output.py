@@ -1,0 +1,46 @@
+"""What the commands share: how they speak to people and to machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+AsJson = Annotated[bool, typer.Option("--json", help="For machines: JSON on the last line of stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One line per run; so it is where stdout is no terminal.")]
+
+
+class Interrupted(Exception):  # noqa: N818
+    """Ctrl-C, with the sentence that says how to go on."""
+
+
+@dataclass(frozen=True)
+class OutputMode:
+    """Who listens: a person at a terminal, a log, or a machine."""
+
+    json: bool = False
+    quiet: bool = False
+
+    @property
+    def silent(self) -> bool:
+        """No progress and no tables: the listener is no person at a terminal, or asked for quiet."""
+        return self.quiet or not sys.stdout.isatty()
+
+    def end(self, content: Any) -> None:
+        """The last line, for machines."""
+        if self.json:
+            sys.stdout.write(json.dumps(content) + "\n")
+            sys.stdout.flush()
+
+
+def shown(path: Path | str) -> str:
+    """A path as a person would type it: relative to here where it lies below."""
+    path = Path(path)
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,129 @@
+"""The command ``motley reproduce``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from motley.core.errors import InputError
+from motley.reproduce import reproduction as spec
+from motley.reproduce.campaign import Plan, WantedRun, matching, run_all, say, wanted_runs
+from motley.reproduce.comparison import Table, build
+from motley.reproduce.pages import HOLDS, markdown, write
+from motley.reproduce.results import Finished, Results, exported
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Reproductions, or TOML files; none: list what there is.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="A small version on a laptop CPU in minutes; kept apart.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: only read what is in the results.")] = False,
+    seeds: Annotated[str, typer.Option(help="Seeds instead of the file's, such as 0,1,2.")] = "",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Run only places ('row, column') that hold this text; may be repeated.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs side by side (on one GPU, or on the cores).")] = 1,
+    budget: Annotated[float, typer.Option(min=0, help="Seconds after which no further run starts; 0: none.")] = 0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds more before runs under way are paused.")] = 60,
+    executor: Annotated[str, typer.Option(help="Executor instead of the recipes' own.")] = "",
+    device: Annotated[str, typer.Option(help="cpu or cuda instead of the recipes' own.")] = "",
+    results: Annotated[Path, typer.Option(help="Where finished runs and tables are kept.")] = Path("results"),
+    cache: Annotated[Path, typer.Option(help="Where runs under way are kept.")] = Path("runs") / "reproduce",
+    export: Annotated[Path | None, typer.Option(help="Also write the runs made now to this file or folder.")] = None,
+    take_in: Annotated[Path | None, typer.Option("--import", help="First add runs exported elsewhere.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines: JSON on the last line of stdout.")] = False,
+) -> None:
+    """Measure a paper's tables and figures again, and print the paper's numbers beside ours."""
+    kept = Results(results)
+    if take_in is not None:
+        print(f"{kept.take_in(take_in)} runs were added from {take_in}.", file=sys.stderr)
+    if not names:
+        if take_in is not None:
+            _write_all(kept)
+        _list(kept, as_json)
+        return
+    wanted = _seeds(seeds)
+    made = [spec.read(name) for name in names]
+    if not show:
+        plan = Plan(jobs, budget or None, grace, executor or None, device or None, cache)
+        todo = matching(wanted_runs(made, kept, plan, quick, wanted), only or [])
+        _run(todo, kept, plan, export)
+    tables = [build(one, kept, quick, wanted) for one in made]
+    for table in tables:
+        if not show:
+            write(table, kept.place(table.reproduction.name, quick))
+        if not as_json:
+            _print(table)
+    if as_json:
+        content = [table.as_json() for table in tables]
+        print(json.dumps(content[0] if len(content) == 1 else content))
+
+
+def _seeds(text: str) -> list[int] | None:
+    try:
+        return [int(part) for part in text.split(",")] if text else None
+    except ValueError:
+        raise InputError(f"--seeds {text} is not a list of whole numbers such as 0,1,2.") from None
+
+
+def _run(todo: list[WantedRun], kept: Results, plan: Plan, export: Path | None) -> None:
+    print(f"{len(todo)} runs to make.", file=sys.stderr, flush=True)
+    done: list[Finished] = []
+    for finished in run_all(todo, plan, say):
+        kept.add(finished)
+        done.append(finished)
+        if export is not None:
+            exported(export, done)
+    if len(done) < len(todo):
+        print(f"{len(todo) - len(done)} runs are still missing; the same command goes on.", file=sys.stderr)
+
+
+def _write_all(kept: Results) -> None:
+    for name in spec.names():
+        table = build(spec.read(name), kept)
+        if table.status != "none":
+            write(table, kept.place(name, False))
+
+
+def _list(kept: Results, as_json: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    for name in spec.names():
+        table = build(spec.read(name), kept)
+        made = table.reproduction
+        rows.append(
+            {
+                "name": name,
+                "paper": made.paper,
+                "status": table.status,
+                "title": made.title,
+                "runs": len(made.cells()) * len(made.draws()),
+                "missing_runs": table.missing,
+            }
+        )
+    if as_json:
+        print(json.dumps(rows))
+        return
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    grid = Grid("name", "what", "status", "runs", box=None)
+    for row in rows:
+        grid.add_row(row["name"], row["title"], row["status"], f"{row['runs'] - row['missing_runs']}/{row['runs']}")
+    Console().print(grid)
+
+
+def _print(table: Table) -> None:
+    if not sys.stdout.isatty():
+        print(markdown(table))
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(markdown(table)))
+    for claim in table.claims:
+        Console().print(f"{HOLDS[claim.holds]:>12}  {claim.text}")

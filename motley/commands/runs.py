@@ -1,0 +1,176 @@
+"""``motley run`` and ``motley resume``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from motley.commands.output import AsJson, Interrupted, OutputMode, Quiet, shown
+
+if TYPE_CHECKING:
+    from motley.runtime.recipe import Recipe
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Changes of the recipe: rounds=20 method=fedprox+ama seeds=5 ..."),
+]
+
+
+def run(
+    recipe: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A recipe: its name or a TOML file.")],
+    overrides: Overrides = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Run again with this changed, and report both; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    out: Annotated[Path, typer.Option("--out", help="Where the directory of the run is made.")] = Path("runs"),
+) -> None:
+    """Train a recipe. Every key of it can be changed: motley run digits rounds=20 seed=3 executor=pool."""
+    from motley.runtime.experiment import prepare
+
+    mode = OutputMode(as_json, quiet)
+    given, seeds = split_seeds(overrides or [])
+    variants = [given, *([*given, *shlex.split(text)] for text in compare or [])]
+    planned = [load_recipes(recipe, changes, seeds) for changes in variants]
+    for first, *_ in planned[1:]:
+        prepare(first)  # a mistake in what is compared shows before the first run, not after it
+    ends = []
+    for changes, recipes in zip(variants, planned, strict=True):
+        summaries = [
+            _start(resolved, out, mode, _rest(recipe, changes, recipes[number + 1 :]))
+            for number, resolved in enumerate(recipes)
+        ]
+        ends.append(summaries[0] if seeds is None else _together(summaries))
+        if seeds is not None and not mode.json:
+            _show_spread(summaries, mode)
+    if compare:
+        ends[0] = {**ends[0], "compared": ends[1:], **_compared(ends, out, mode)}
+    mode.end(ends[0])
+
+
+def _rest(source: str, changes: list[str], recipes: list[Recipe]) -> str:
+    """The command for the seeds that an interruption leaves undone."""
+    if not recipes:
+        return ""
+    return shlex.join(["motley", "run", source, *changes, "seeds=" + ",".join(f"{r.seed}" for r in recipes) + ","])
+
+
+def _compared(ends: list[dict[str, Any]], out: Path, mode: OutputMode) -> dict[str, Any]:
+    from motley.commands.reporting import write_report
+
+    folders = [Path(one) for end in ends for one in (end["run"] if isinstance(end["run"], list) else [end["run"]])]
+    return write_report(folders, out / f"report-{folders[0].name}", mode)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of an interrupted run.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="What has no effect on the result: executor=pool workers=4 ..."),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Continue an interrupted run to exactly the model the uninterrupted run gives."""
+    from motley.core.errors import RecipeError
+    from motley.runtime.launch import open_run
+    from motley.runtime.recipe import WITHOUT_EFFECT, parse_override
+
+    mode = OutputMode(as_json, quiet)
+    changes = overrides or []
+    for key, _ in map(parse_override, changes):
+        if key not in WITHOUT_EFFECT:
+            allowed = ", ".join(WITHOUT_EFFECT[2:])
+            raise RecipeError(f"A resumed run cannot change '{key}', only what leaves its result alone: {allowed}.")
+    recipe = open_run(folder, changes)
+    mode.end(_carry_out(recipe, folder, mode, "", resume=True))
+
+
+def split_seeds(overrides: list[str]) -> tuple[list[str], list[int] | int | None]:
+    """Takes ``seeds=5`` (five seeds, from the recipe's on) or ``seeds=1,4,9`` out of the overrides."""
+    from motley.core.errors import RecipeError
+
+    rest, found = [], None
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key.strip() != "seeds":
+            rest.append(text)
+            continue
+        try:
+            numbers = [int(piece) for piece in value.split(",") if piece.strip()]
+        except ValueError:
+            numbers = []
+        if not numbers or min(numbers) < 0 or ("," not in value and numbers[0] < 1):
+            raise RecipeError(f"seeds is '{value}'; write how many (seeds=5) or which (seeds=1,4,9).")
+        found = numbers if "," in value else numbers[0]
+    return rest, found
+
+
+def load_recipes(source: str, changes: list[str], seeds: list[int] | int | None) -> list[Recipe]:
+    """The recipe once for every seed."""
+    from motley.runtime.recipe import load
+
+    first = load(source, changes)
+    if seeds is None:
+        return [first]
+    numbers = range(first.seed, first.seed + seeds) if isinstance(seeds, int) else seeds
+    return [load(first, {"seed": seed}) for seed in numbers]
+
+
+def _start(recipe: Recipe, out: Path, mode: OutputMode, again: str) -> dict[str, Any]:
+    from motley.runtime.experiment import prepare
+    from motley.runtime.launch import new_folder
+    from motley.runtime.phases import check_phases
+
+    if recipe.phases:  # what cannot be run is refused before anything is written
+        check_phases(recipe)
+    else:
+        prepare(recipe)
+    return _carry_out(recipe, new_folder(recipe, out), mode, again)
+
+
+def _carry_out(recipe: Recipe, folder: Path, mode: OutputMode, again: str, resume: bool = False) -> dict[str, Any]:
+    """Trains with a progress bar for people; an interruption ends with the sentence how to go on."""
+    from motley.report.progress import ProgressBar
+    from motley.report.summary_tables import print_summary
+    from motley.runtime.launch import launch
+
+    with ProgressBar(not mode.silent) as bar:
+        try:
+            result = launch(recipe, folder, [bar], resume=resume)
+        except KeyboardInterrupt:
+            done = f"after round {bar.rounds}" + (f" of {recipe.rounds}" if not recipe.phases else "")
+            told = f"Interrupted {done}" if bar.rounds else "Interrupted before the first round"
+            told += f"; continue with: {shlex.join(['motley', 'resume', shown(folder)])}"
+            raise Interrupted(told + (f"\nThe seeds not yet begun: {again}" if again else "")) from None
+    summary: dict[str, Any] = result.summary
+    if not mode.json:
+        print_summary(recipe, {**summary, "run": shown(folder)}, mode.silent)
+    return summary
+
+
+def _together(summaries: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several seeds as one object: what names a run becomes a list, what is counted a mean."""
+    from motley.report.run_data import mean_and_interval
+
+    lists = ("run", "seed", "model_sha256")
+    name = summaries[0]["headline"]
+    means = {name, f"best_{name}", "loss", "virtual_time", "bytes_up", "bytes_down", "lost", "late"}
+    out: dict[str, Any] = {}
+    for key, value in summaries[0].items():
+        values = [summary[key] for summary in summaries]
+        out[key] = values if key in lists else mean_and_interval(values)[0] if key in means else value
+    out["wall_s"] = round(sum(summary["wall_s"] for summary in summaries), 3)
+    out[f"{name}_interval"] = mean_and_interval([summary[name] for summary in summaries])[1]
+    return out
+
+
+def _show_spread(summaries: list[dict[str, Any]], mode: OutputMode) -> None:
+    from motley.report.summary_tables import print_spread
+
+    print_spread(summaries, mode.silent)

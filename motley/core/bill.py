@@ -1,0 +1,35 @@
+"""What training costs a client: operations per layer, counted from the model, and what parts add to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Per layer, in forward order: operations per sample, bytes of the weights, and what could only be estimated."""
+
+    forward: tuple[float, ...]
+    backward_input: tuple[float, ...]
+    backward_weight: tuple[float, ...]
+    bytes: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.forward)
+
+
+class Bill(NamedTuple):
+    """What a task costs beside its own steps and the weights it moves. Parts add to it with the hook ``bill``."""
+
+    forwards: float = 0.0  # further forward passes per sample and step
+    backwards: float = 0.0  # further backward passes per sample and step
+    passes: float = 0.0  # further forward passes over all samples, once per task
+    gradients: float = 0.0  # further passes forward and back over all samples, once per task
+    down: float | None = None  # bytes once per task, in place of the model
+
+    def plus(self, **more: float) -> Bill:
+        """The bill with so much more of each."""
+        return self._replace(**{name: getattr(self, name) + amount for name, amount in more.items()})

@@ -1,0 +1,106 @@
+"""What is learned: the loss of a minibatch, the scores of a model, and what parts may count on.
+
+Nothing outside a problem knows a loss by name: the trainer asks for `loss`, evaluation for `scores`. A problem of one's
+own is a loss per sample, and scores if one wants any:
+
+    >>> def pinball(outputs, y):
+    ...     gap = y - outputs.squeeze(-1)
+    ...     return torch.maximum(0.9 * gap, -0.1 * gap)
+    >>> Problem(loss=pinball, name="upper decile").headline
+    'loss'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from motley.core.types import Batch, Output
+
+if TYPE_CHECKING:
+    from motley.core.types import Client
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""(outputs [B, ...], targets [B, ...]) -> one loss per sample [B]"""
+ScoreFunction = Callable[[Tensor, Tensor], Mapping[str, float]]
+"""(outputs [N, ...], targets [N, ...]) -> scores by name, the headline first"""
+
+
+class Model(Protocol):
+    """The model as the loss sees it: with the weights that move now, and after what parts do to weights and logits."""
+
+    @property
+    def client(self) -> Client:
+        """Whose minibatch it is: its key, its step, its facts."""
+
+    def __call__(self, x: Tensor) -> Output:
+        """A forward pass; ``logits`` as the parts left them."""
+
+
+class Problem:
+    """What a model is trained for.
+
+    loss: one loss per sample from the model's outputs and the targets.
+    scores: numbers that say how good outputs are, by name, the headline first; the mean loss is always added.
+    goals: +1 where more of a score is better, -1 where less is; scores not named there are better the larger they are.
+    """
+
+    offers: frozenset[str] = frozenset({"features"})
+    """What parts may count on: ``labels`` (targets are classes, outputs their logits), ``features``."""
+    classes = False
+    """Whether targets are classes 0, 1, ..."""
+
+    def __init__(
+        self,
+        loss: LossFunction | None = None,
+        scores: ScoreFunction | None = None,
+        goals: Mapping[str, int] | None = None,
+        name: str = "own",
+    ) -> None:
+        self.name = name
+        self._loss, self._scores = loss, scores
+        self.goals: Mapping[str, int] = {"loss": -1, **(goals or {})}
+
+    def __repr__(self) -> str:
+        return f"<problem {self.name}>"
+
+    @property
+    def headline(self) -> str:
+        """The score that is told first; where no scores were given, the loss."""
+        return next((name for name in self.goals if name != "loss"), "loss")
+
+    def better(self, score: str) -> int:
+        """+1 where more of a score is better, -1 where less is."""
+        return self.goals.get(score, 1)
+
+    # ------------------------------------------------------------------ training
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """One loss per sample: [B]."""
+        if self._loss is None:
+            raise NotImplementedError(f"The problem '{self.name}' has no loss.")
+        return self._loss(outputs, y)
+
+    def mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The mean of `losses` over the samples that count, 0-d; replaced where it takes fewer operations."""
+        return batch.mean(self.losses(outputs, batch.y))
+
+    def loss(self, model: Model, batch: Batch) -> Tensor:
+        """The data term of one client's minibatch, 0-d; replaced where it is not one of the model's outputs alone."""
+        return self.mean_loss(model(batch.x).logits, batch)
+
+    @property
+    def reads_client(self) -> bool:
+        """Whether its loss may depend on whose minibatch it is, and on when."""
+        return type(self).loss is not Problem.loss
+
+    # ------------------------------------------------------------------ judging
+    def scores(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """How good outputs are: by name, the headline first."""
+        found = dict(self._scores(outputs, y)) if self._scores is not None else {}
+        return {**found, "loss": float(self.losses(outputs, y).mean())}
+
+    def details(self, outputs: Tensor, y: Tensor) -> dict[str, list[float]]:
+        """Lists of numbers for diagnostics that ask, such as the accuracy of each class."""
+        return {}

@@ -1,0 +1,124 @@
+"""Runs read back from their directories, grouped by recipe so that seeds stand together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from motley.client.problems import PROBLEMS, make_problem
+from motley.core.errors import StateError
+from motley.runtime.launch import open_run, read_summary
+from motley.runtime.recipe import WITHOUT_EFFECT, Recipe
+from motley.runtime.records import Record, read_records
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run as its directory tells it."""
+
+    folder: Path
+    recipe: Recipe
+    records: list[Record]
+    summary: dict[str, Any] | None  # None: not finished
+
+    @property
+    def headline(self) -> str:
+        """The score that is told first; empty where no round was evaluated."""
+        return next((name for record in self.records for name in record.scores), "")
+
+    @property
+    def measured(self) -> list[Record]:
+        """The rounds that were evaluated."""
+        name = self.headline
+        return [record for record in self.records if name in record.scores]
+
+    @property
+    def history(self) -> list[float]:
+        """The headline score of the rounds that were evaluated."""
+        name = self.headline
+        return [record.scores[name] for record in self.measured]
+
+    @property
+    def best(self) -> float:
+        """The best of the headline, as the run itself told it at its end."""
+        found = (self.summary or {}).get(f"best_{self.headline}")
+        if found is not None:
+            return float(found)
+        name = self.recipe.problem
+        less = name.split("(")[0] in PROBLEMS and make_problem(name).better(self.headline) < 0
+        return min(self.history) if less else max(self.history)
+
+
+def read_run(folder: str | Path) -> RunData:
+    """A run's recipe, records and summary; unfinished runs are read as far as they went."""
+    place = Path(folder)
+    recipe = open_run(place)
+    if recipe.phases:
+        inside = ", ".join(str(one) for one in sorted(place.iterdir()) if (one / "rounds.jsonl").is_file())
+        raise StateError(f"The run {folder} has phases; report some of them: {inside or 'none has begun'}.")
+    records = read_records(place / "rounds.jsonl")
+    run = RunData(place, recipe, records, read_summary(place))
+    if not run.measured:
+        raise StateError(f"The run {folder} has no evaluated round yet; wait, or continue it with 'motley resume'.")
+    return run
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe that differ in their seeds alone."""
+
+    label: str
+    runs: list[RunData]
+
+    @property
+    def headline(self) -> str:
+        return self.runs[0].headline
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.runs[0].recipe
+
+
+def group(runs: Sequence[RunData]) -> list[Group]:
+    """Runs by recipe, seeds together, in the order given; each labelled by what sets it apart."""
+    found: dict[str, list[RunData]] = {}
+    for run in runs:
+        found.setdefault(run.recipe.model_copy(update={"seed": 0}).identity, []).append(run)
+    labels = _labels([members[0].recipe for members in found.values()])
+    return [Group(label, members) for label, members in zip(labels, found.values(), strict=True)]
+
+
+def _labels(recipes: list[Recipe]) -> list[str]:
+    """What differs between recipes: the method alone where that is all, else ``key=value``."""
+    contents = [_flat(recipe) for recipe in recipes]
+    keys = [key for key in contents[0] if any(c.get(key) != contents[0][key] for c in contents)]
+    keys += [key for c in contents[1:] for key in c if key not in contents[0] and key not in keys]
+    if not keys:
+        return [f"{recipe.name}, {recipe.method}" for recipe in recipes]
+    names = []
+    for content in contents:
+        pieces = [content[key] if key == "method" else f"{key}={content[key]}" for key in keys if key in content]
+        names.append(", ".join(str(piece) for piece in pieces))
+    return names
+
+
+def _flat(recipe: Recipe) -> dict[str, Any]:
+    content = recipe.model_dump(exclude={*WITHOUT_EFFECT, "seed", "params", "options"})
+    for part, arguments in recipe.params.items():
+        content.update({f"{part}.{key}": value for key, value in arguments.items()})
+    return {**content, **recipe.options}
+
+
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and half the width of its 95 % confidence interval (Student's t); None for a single value."""
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n < 2:
+        return mean, None
+    from scipy.special import stdtrit
+
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    return mean, float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)

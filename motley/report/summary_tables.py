@@ -1,0 +1,193 @@
+"""Tables: for people at a terminal, and as markdown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from statistics import pstdev
+from typing import Any
+
+from motley.report.run_data import Group, RunData, mean_and_interval
+from motley.runtime.recipe import Recipe
+
+
+def per_cent(value: float, interval: float | None = None) -> str:
+    """A fraction as a person reads it: 93.4 %, or 93.4 ± 0.8 %."""
+    return f"{100 * value:.1f} %" if interval is None else f"{100 * value:.1f} ± {100 * interval:.1f} %"
+
+
+SHARES = ("accuracy", "macro_f1", "weighted_f1", "auc", "average_precision")
+"""Scores that people read in percent."""
+
+
+def score_text(name: str, value: float, interval: float | None = None) -> str:
+    """A score as a person reads it: shares in percent, others as numbers."""
+    if name.removeprefix("best_") in SHARES:
+        return per_cent(value, interval)
+    return f"{value:.4g}" if interval is None else f"{value:.4g} ± {interval:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them."""
+    if 0 < seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def megabytes(n_bytes: float) -> str:
+    return f"{n_bytes / 1e6:.1f} MB"
+
+
+def swing(run: RunData) -> float:
+    """How much the headline goes up and down at the end: its standard deviation over the last quarter of the rounds."""
+    tail = run.history[-max(2, len(run.history) // 4) :]
+    return pstdev(tail) if len(tail) > 1 else 0.0
+
+
+def rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """One row per group: means over its seeds, with a 95 % interval of the headline score."""
+    out = []
+    for one in groups:
+        score, interval = mean_and_interval([run.history[-1] for run in one.runs])
+
+        def mean(key: str, members: list[RunData] = one.runs) -> float:
+            return mean_and_interval([sum(getattr(record, key) for record in run.records) for run in members])[0]
+
+        out.append(
+            {
+                "label": one.label,
+                "runs": [str(run.folder) for run in one.runs],
+                "seeds": [run.recipe.seed for run in one.runs],
+                "finished": all(run.summary is not None for run in one.runs),
+                "rounds": min(run.records[-1].round for run in one.runs),
+                "headline": one.headline,
+                one.headline: score,
+                f"{one.headline}_interval": interval,
+                f"best_{one.headline}": mean_and_interval([run.best for run in one.runs])[0],
+                "swing": mean_and_interval([swing(run) for run in one.runs])[0],
+                "virtual_time": mean_and_interval([run.records[-1].virtual_time for run in one.runs])[0],
+                "bytes_up": mean("bytes_up"),
+                "bytes_down": mean("bytes_down"),
+                "lost": mean("lost"),
+                "late": mean("late"),
+                "wall_s": mean_and_interval([run.records[-1].wall_time for run in one.runs])[0],
+            }
+        )
+    return out
+
+
+def markdown(groups: Sequence[Group]) -> str:
+    """The same as a table in markdown."""
+    name = groups[0].headline
+    heads = ["run", "seeds", "rounds", name, "best", "swing", "virtual time", "up", "down", "lost", "late"]
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+    for row in rows(groups):
+        lines.append(
+            [
+                row["label"] + ("" if row["finished"] else " (unfinished)"),
+                str(len(row["seeds"])),
+                str(row["rounds"]),
+                score_text(row["headline"], row[row["headline"]], row[f"{row['headline']}_interval"]),
+                score_text(row["headline"], row[f"best_{row['headline']}"]),
+                score_text(row["headline"], row["swing"]),
+                duration(row["virtual_time"]),
+                megabytes(row["bytes_up"]),
+                megabytes(row["bytes_down"]),
+                f"{row['lost']:g}",
+                f"{row['late']:g}",
+            ]
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
+    text = ["| " + " | ".join(_pad(cell, widths[i], i) for i, cell in enumerate(line)) + " |" for line in lines]
+    title = name[0].upper() + name[1:]
+    note = f"{title}: of the last round, mean and 95 % interval over seeds. Swing: its deviation over the last quarter."
+    return "\n".join(text) + f"\n\n{note}\n"
+
+
+def _pad(cell: str, width: int, column: int) -> str:
+    if set(cell) <= set("-:"):
+        return "-" * width if column == 0 else "-" * (width - 1) + ":"
+    return cell.ljust(width) if column == 0 else cell.rjust(width)
+
+
+# ------------------------------------------------------------------------------------------ at the terminal
+
+
+def print_summary(recipe: Recipe, summary: dict[str, Any], quiet: bool) -> None:
+    """The end of a run: one line, or a small table."""
+    headline = summary["headline"]
+    if quiet:
+        sys.stdout.write(
+            f"{summary['run']}: {headline} {score_text(headline, summary[headline])} after {summary['rounds']} rounds "
+            f"({recipe.method}, seed {summary['seed']}, {duration(summary['wall_s'])})\n"
+        )
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column()
+    table.add_row("recipe", f"[bold]{recipe.name}[/] with {recipe.method}, seed {summary['seed']}")
+    best, last = (score_text(headline, summary[key]) for key in (f"best_{headline}", headline))
+    table.add_row(headline, f"[bold green]{last}[/] (best {best}) in {summary['rounds']} rounds")
+    if summary["ended"] != "rounds":
+        table.add_row("ended by", str(summary["ended"]))
+    table.add_row("virtual time", duration(summary["virtual_time"]))
+    table.add_row("traffic", f"{megabytes(summary['bytes_up'])} up, {megabytes(summary['bytes_down'])} down")
+    if summary["lost"] or summary["late"]:
+        table.add_row("updates", f"{summary['lost']} lost, {summary['late']} late")
+    table.add_row("wall time", f"{duration(summary['wall_s'])} ({summary['executor']})")
+    table.add_row("saved in", summary["run"])
+    Console(highlight=False).print(table)
+
+
+def print_spread(summaries: Sequence[dict[str, Any]], quiet: bool) -> None:
+    """Several seeds: each, then mean and 95 % interval."""
+    name = summaries[0]["headline"]
+    mean, best = (
+        score_text(name, *mean_and_interval([summary[key] for summary in summaries])) for key in (name, f"best_{name}")
+    )
+    if quiet:
+        sys.stdout.write(f"{len(summaries)} seeds: {name} {mean}, best {best}\n")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{len(summaries)} seeds", show_footer=True, title_justify="left")
+    table.add_column("seed", footer="mean ± 95 %", justify="right")
+    table.add_column(name, footer=mean, justify="right")
+    table.add_column("best", footer=best, justify="right")
+    table.add_column("loss", footer=f"{mean_and_interval([s['loss'] for s in summaries])[0]:.3f}", justify="right")
+    for one in summaries:
+        cells = (score_text(name, one[name]), score_text(name, one[f"best_{name}"]), f"{one['loss']:.3f}")
+        table.add_row(str(one["seed"]), *cells)
+    Console(highlight=False).print(table)
+
+
+def print_listing(kind: str, listed: Sequence[dict[str, Any]]) -> None:
+    """What `motley list` shows to people."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    extras = [key for key in ("seam", "hooks", "parts", "protocol", "data", "method") if key in listed[0]]
+    for head in ("name", *extras[:1], "arguments", *extras[1:], "summary"):
+        table.add_column(head, overflow="fold", ratio=3 if head == "summary" else None)
+    for row in listed:
+        arguments = ", ".join(k if v is None else f"{k}={v}" for k, v in row.get("parameters", {}).items())
+        cells = [_cell(row[key]) for key in extras]
+        table.add_row(Text(row["name"], style="bold"), *cells[:1], Text(arguments), *cells[1:], Text(row["summary"]))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    console.print(table)
+
+
+def _cell(value: Any) -> Any:
+    from rich.text import Text
+
+    return Text(", ".join(value) if isinstance(value, list) else str(value))

@@ -1,0 +1,210 @@
+"""A reproduction as a file: a base recipe, rows and columns that change it, the paper's numbers, and its claims."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from motley.core.errors import RecipeError, UnknownNameError
+from motley.runtime.recipe import Recipe, load
+
+PAPERS = Path(__file__).parent / "papers"
+
+
+class Cell(NamedTuple):
+    """One place of the table."""
+
+    row: str
+    column: str
+
+    def __str__(self) -> str:
+        return f"{self.row}, {self.column}" if self.column else self.row
+
+
+class Draw(NamedTuple):
+    """What differs between the runs of one place: the seed and, where clients are cross-validated, the fold."""
+
+    seed: int
+    fold: int | None = None
+
+
+class Claim(BaseModel):
+    """Something the paper says about its numbers: an order of cells, greatest first.
+
+    ``order`` holds names of rows (compared within each of ``columns``), of columns (within each of ``rows``), or whole
+    cells ("row, column"). ``best`` names a row that beats all other rows, or ``above`` those named there. Where small
+    is good, the order is still greatest first. With a ``margin`` the greater one may fall short by as much: "loses less
+    than one point" is an order with margin 1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+    metric: str = "accuracy"
+    order: list[str] = Field(default_factory=list)
+    best: str | None = None
+    above: list[str] = Field(default_factory=list)
+    columns: list[str] = Field(default_factory=list)
+    rows: list[str] = Field(default_factory=list)
+    margin: float = Field(default=0.0, ge=0.0)
+
+
+class Quick(BaseModel):
+    """How the small version differs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    rows: list[str] = Field(default_factory=list)  # empty: all
+    columns: list[str] = Field(default_factory=list)
+    seeds: list[int] = Field(default_factory=lambda: [0])
+    folds: list[int] = Field(default_factory=list)  # empty: all
+
+
+class Reproduction(BaseModel):
+    """A table or figure of a paper."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: str
+    paper: str
+    note: str = ""
+    seeds: list[int]
+    folds: list[int] = Field(default_factory=list)  # of the recipe's split; the clients are then the same in all seeds
+    metrics: list[str]
+    recipe: dict[str, Any]
+    rows: dict[str, dict[str, Any]]
+    columns: dict[str, dict[str, Any]] = {"": {}}
+    places: dict[str, dict[str, Any]] = Field(default_factory=dict)  # "row, column" -> what is particular to it
+    numbers: dict[str, dict[str, list[float]]] = Field(default_factory=dict)  # metric -> row -> one per column
+    also: dict[str, str] = Field(default_factory=dict)  # metric -> the metric whose numbers it is compared with, too
+    claims: list[Claim] = Field(default_factory=list)
+    baseline: str | None = None  # the row that all others are compared with, in percent and by the signed-rank test
+    curves: list[str] = Field(default_factory=list)  # recorded numbers the picture draws; none: the test accuracy
+    quick: Quick = Field(default_factory=Quick)
+
+    def cells(self, quick: bool = False) -> list[Cell]:
+        """All places of the table, row by row."""
+        rows, columns = list(self.rows), list(self.columns)
+        if quick:
+            rows, columns = self.quick.rows or rows, self.quick.columns or columns
+        return [Cell(row, column) for row in rows for column in columns]
+
+    def recipe_of(self, cell: Cell, draw: Draw, quick: bool = False) -> Recipe:
+        """The recipe behind a place; rows win over columns, places over both, and the quick version over all."""
+        content: dict[str, Any] = {**self.recipe, "name": f"{self.name}{'-quick' if quick else ''}"}
+        own = self.places.get(str(cell), {})
+        for changes in (self.columns[cell.column], self.rows[cell.row], own, self.quick.recipe if quick else {}):
+            content.update(changes)
+        if draw.fold is not None:
+            content = {"data_seed": 0, **content, "fold": draw.fold}
+        return load({**content, "seed": draw.seed})
+
+    def draws(self, quick: bool = False, seeds: list[int] | None = None) -> list[Draw]:
+        """Seeds and folds of every place: all folds of the first seed, then those of the next."""
+        wanted = seeds if seeds is not None else self.quick.seeds if quick else self.seeds
+        folds: list[int | None] = [*((quick and self.quick.folds) or self.folds)]
+        return [Draw(seed, fold) for seed in wanted for fold in folds or [None]]
+
+    def paper_value(self, cell: Cell, metric: str) -> float | None:
+        """What the paper reports for a place; None where it does not (``nan`` in the file)."""
+        table = self.numbers.get(self.also.get(metric, metric), {})
+        values = table.get(cell.row)
+        value = values[list(self.columns).index(cell.column)] if values else math.nan
+        return None if math.isnan(value) else value
+
+
+def names() -> list[str]:
+    """The reproductions that come with Motley."""
+    return sorted(path.stem for path in PAPERS.glob("*.toml"))
+
+
+def read(source: str) -> Reproduction:
+    """A reproduction by name, or from a file of one's own."""
+    path = Path(source) if source.endswith(".toml") else PAPERS / f"{source}.toml"
+    if not path.is_file():
+        raise UnknownNameError("reproduction", source, names())
+    content = _content(path)
+    try:
+        made = Reproduction(**{"name": path.stem, **content})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise RecipeError(f"The reproduction file {path}: '{where}' is wrong: {first['msg']}.") from None
+    _check(made, path)
+    return made
+
+
+def _content(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The file's content; ``extends`` names another file beside it whose values hold where this one has none.
+
+    Lists of ``rows`` or ``columns`` take some of that file's; numbers, claims and the like are about that file's own
+    table and are then not taken over. Places that are left stay, ``adds`` goes on with its note.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"There is no reproduction file {path}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"The reproduction file {path} is not valid TOML: {error}.") from None
+    parent = content.pop("extends", None)
+    if parent is None:
+        return content
+    if path in children:
+        raise RecipeError(f"The reproduction file {path} extends itself.")
+    base = _content(path.with_name(f"{parent}.toml"), (*children, path))
+    recipe = {**base.get("recipe", {}), **content.get("recipe", {})}
+    note = f"{content.get('note', base.get('note', ''))}{content.pop('adds', '')}"
+    if any(isinstance(content.get(kind), list) for kind in _TAKEN):
+        base = {key: value for key, value in base.items() if key in _SHARED}
+        for kind in _TAKEN:
+            if isinstance(content.get(kind), list):
+                content[kind] = _some(base.get(kind, {}), content[kind], f"{kind} that {path} extends")
+        made = {**base, **content}
+        kept = {str(Cell(row, column)) for row in made["rows"] for column in made.get("columns", [""])}
+        base["places"] = {place: value for place, value in base.get("places", {}).items() if place in kept}
+        content["places"] = {**base["places"], **content.get("places", {})}
+    return {**base, **content, "note": note, "recipe": recipe}
+
+
+_TAKEN = ("rows", "columns")
+_SHARED = (*_TAKEN, "title", "paper", "seeds", "folds", "metrics", "places")
+
+
+def _some(held: dict[str, Any], wanted: list[str], what: str) -> dict[str, Any]:
+    if not wanted:
+        raise RecipeError(f"None of the {what} are taken; name some, or leave the list out.")
+    for name in wanted:
+        if name not in held:
+            raise UnknownNameError(f"one of the {what}", name, held)
+    return {name: held[name] for name in wanted}
+
+
+def _check(made: Reproduction, path: Path) -> None:
+    """Names in numbers, claims and the quick version must be rows and columns."""
+    rows, columns = set(made.rows), set(made.columns)
+    wanted: list[tuple[str, Mapping[str, Any] | set[str], str]] = []
+    for table in made.numbers.values():
+        for row, values in table.items():
+            wanted.append((row, rows, "row"))
+            if len(values) != len(columns):
+                raise RecipeError(
+                    f"The reproduction file {path}: row '{row}' has {len(values)} numbers for {len(columns)} columns."
+                )
+    for claim in made.claims:
+        wanted += [(name, rows, "row") for name in (*claim.rows, *claim.above, *([claim.best] if claim.best else []))]
+        wanted += [(name, columns, "column") for name in claim.columns]
+        cells = {str(cell) for cell in made.cells()}
+        wanted += [(name, rows | columns | cells, "row or column") for name in claim.order]
+    wanted += [(name, {str(cell) for cell in made.cells()}, "place") for name in made.places]
+    wanted += [(name, rows, "row") for name in (*made.quick.rows, *([made.baseline] if made.baseline else []))]
+    wanted += [(name, columns, "column") for name in made.quick.columns]
+    for name, known, kind in wanted:
+        if name not in known:
+            raise UnknownNameError(f"{kind} of the reproduction '{made.name}'", name, known)

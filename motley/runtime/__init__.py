@@ -1,0 +1,1 @@
+"""Runs: recipes, phases, the virtual clock, checkpoints, records."""

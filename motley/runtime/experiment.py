@@ -1,0 +1,275 @@
+"""From a recipe to the things it names: data, fleet, network, method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from motley.client.augment import make_augment
+from motley.client.optimizer import make_optimizer
+from motley.client.problems import make_problem
+from motley.client.site import Devices, Site
+from motley.client.trainer import Training
+from motley.core.bill import Cost
+from motley.core.errors import ConflictError, DataError, InputError, RecipeError, StateError
+from motley.core.keys import Key
+from motley.core.network import Network
+from motley.core.part import Method
+from motley.core.problem import Problem
+from motley.core.schedule import Decayed, Schedule
+from motley.core.types import Data
+from motley.data.dataset import Dataset
+from motley.data.datasets import load as load_dataset
+from motley.data.federated import FederatedData
+from motley.data.holdout import divide
+from motley.data.public import set_public_aside
+from motley.data.skew import make_skews
+from motley.engine.executor import read_executor
+from motley.fleet import Fleet, make_fleet
+from motley.methods import make_method
+from motley.nets.cost import cost_of, flops
+from motley.nets.zoo import build
+from motley.protocol import PROTOCOLS
+from motley.protocol.federation import option_names
+from motley.runtime.partition_cache import remembered
+from motley.runtime.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything a run works with."""
+
+    recipe: Recipe
+    data: FederatedData
+    fleet: Fleet
+    method: Method
+    training: Training
+    cost: Cost
+    key: Key
+    validation: Dataset | None = None  # its test set holds the validation samples
+    public: Data | None = None  # samples that the server holds
+    start: Tensor | None = None  # [P] the first model, where it is not the network's own
+    now: float = 0.0  # seconds on the virtual clock at which the run begins
+
+    @property
+    def net(self) -> Network:
+        return self.training.net
+
+    @property
+    def problem(self) -> Problem:
+        return self.training.problem
+
+    @property
+    def dataset(self) -> Dataset:
+        return self.data.dataset
+
+    @property
+    def learning_rate(self) -> Schedule:
+        """The clients' rate, by round."""
+        return Decayed(self.recipe.lr, self.recipe.lr_decay)
+
+    @cached_property
+    def site(self) -> Site:
+        """Where its clients train."""
+        return Site(self.training, self.data, Devices.of(self.fleet, flops(self.cost, 0), 4 * self.net.size))
+
+
+class Given(NamedTuple):
+    """What was given in Python, in place of what a recipe names."""
+
+    data: FederatedData | None = None
+    net: Network | None = None
+    method: Method | None = None
+    fleet: Fleet | None = None
+    problem: Problem | None = None
+    public: Data | None = None
+    named_start: Mapping[str, Tensor] | None = None  # the first model, tensors by name
+    now: float = 0.0  # seconds on the virtual clock at which the run begins
+
+
+def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
+    """Builds what a recipe names; anything given in Python replaces what the recipe says.
+
+    What cannot be run is refused here, before anything is written.
+    """
+    told = given or Given()
+    key = Key.root(recipe.seed)
+    method = _method(recipe, told.method)
+    problem = told.problem or make_problem(recipe.problem)
+    check_fit(method, problem)
+    _check_names(recipe, problem)
+    data, validation, public = _data(recipe, told, method)
+    dataset = data.dataset
+    net = told.net
+    if net is None:
+        net = build(recipe.model, dataset.input_shape, dataset.n_outputs, dataset.vocabulary, key.fold("init"))
+    if net.n_classes < dataset.n_outputs:
+        kind = "classes" if problem.classes else "target numbers"
+        raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_outputs} {kind}.")
+    check_loss(problem, net, dataset)
+    fleet = told.fleet or make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
+    training = Training(
+        net,
+        method,
+        make_optimizer(recipe.optimizer),
+        recipe.batch_size,
+        recipe.precision,
+        make_augment(recipe.augment, dataset),
+        problem,
+    )
+    cost = cost_of(net, dataset.inputs(dataset.x[:1]))
+    start = _start(recipe, told, net)
+    return Experiment(recipe, data, fleet, method, training, cost, key, validation, public, start, told.now)
+
+
+def _start(recipe: Recipe, told: Given, net: Network) -> Tensor | None:
+    if told.named_start is not None:
+        return flat_model(told.named_start, net, "of an earlier phase")
+    return initial_model(recipe.initial, net)
+
+
+def _method(recipe: Recipe, given: Method | None) -> Method:
+    method = given or make_method(recipe.method, recipe.params)
+    if recipe.protocol is not None:
+        method = on_protocol(method, recipe.protocol)
+    known = option_names(method.protocol)
+    for name in {**method.options, **recipe.options}:
+        if known is not None and name not in known:
+            told = ", ".join(known) or "none"
+            raise InputError(f"The protocol '{method.protocol}' has no option '{name}'; its options are: {told}.")
+    PROTOCOLS.check(method.protocol, {**method.options, **recipe.options})
+    return method
+
+
+def check_fit(method: Method, problem: Problem) -> None:
+    """Refuses parts that need what a problem has not."""
+    for part in method.parts:
+        _check_needs("part", part.name, part.needs, problem)
+
+
+def _check_needs(kind: str, name: str, needs: Sequence[str], problem: Problem) -> None:
+    words = {"labels": "class labels", "features": "features of the last layer"}
+    for need in needs:
+        if need != "public" and need not in problem.offers:
+            raise ConflictError(
+                f"The {kind} '{name}' needs {words.get(need, need)}, which the problem '{problem.name}' has not; "
+                f"leave the {kind} out, or take a problem that has them."
+            )
+
+
+@torch.no_grad()
+def check_loss(problem: Problem, net: Network, dataset: Dataset) -> None:
+    """Refuses a loss that cannot be had from what a model gives and a data set holds."""
+    if problem.classes and not dataset.n_classes:
+        raise DataError(
+            f"The problem '{problem.name}' needs class labels, but the targets of '{dataset.name}' are numbers; "
+            "take problem=regression, or one of your own."
+        )
+    outputs, y = net(net.initial(), dataset.inputs(dataset.x[:2])).logits, dataset.y[:2]
+    try:
+        found = tuple(problem.losses(outputs, y).shape)
+    except NotImplementedError:
+        return  # its loss is not one of the outputs alone
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise DataError(
+            f"The loss of the problem '{problem.name}' cannot be computed from outputs {tuple(outputs.shape)} and "
+            f"targets {tuple(y.shape)}: {error}."
+        ) from None
+    if found != (len(y),):
+        raise DataError(
+            f"The loss of the problem '{problem.name}' gives the shape {found}; it must give one number per sample, "
+            f"here {(len(y),)}."
+        )
+
+
+def _check_names(recipe: Recipe, problem: Problem) -> None:
+    if recipe.executor != "auto":
+        read_executor(recipe.executor)
+    from motley.runtime.diagnostics import DIAGNOSTICS  # they measure experiments
+
+    for name in recipe.diagnostics:
+        _check_needs("diagnostic", name, DIAGNOSTICS[name].meta.get("needs", ()), problem)
+
+
+def _data(recipe: Recipe, told: Given, method: Method) -> tuple[FederatedData, Dataset | None, Data | None]:
+    """Clients' data, validation samples, and what the server holds."""
+    needy = next((part.name for part in method.parts if "public" in part.needs), None)
+    if told.data is not None:
+        public, validation, data = told.public, None, told.data
+        if recipe.public is not None and public is None:
+            raise RecipeError("Data that are divided among clients leave no samples to the server; leave out 'public'.")
+    else:
+        whole, public = server_samples(recipe, load_dataset(recipe.data))
+        data, validation = divide(recipe.split, whole, partial(share_out, recipe), recipe.fold, _data_key(recipe))
+        public = told.public or public
+    if needy is not None and public is None:
+        raise RecipeError(
+            f"The part '{needy}' trains on samples that the server holds; say where they come from: "
+            "public='held(fraction=0.02)' or public='test(fraction=0.1)'."
+        )
+    return data, validation, public
+
+
+def on_protocol(method: Method, protocol: str) -> Method:
+    """A method on another protocol, which takes those of its options that it knows."""
+    known = option_names(protocol)
+    options = {key: value for key, value in method.options.items() if known is None or key in known}
+    return Method(method.parts, protocol, options, method.name)
+
+
+def _data_key(recipe: Recipe) -> Key:
+    """Decides who holds what: fixed with ``data_seed`` while the run's own seed changes."""
+    return Key.root(recipe.seed if recipe.data_seed is None else recipe.data_seed)
+
+
+def server_samples(recipe: Recipe, dataset: Dataset) -> tuple[Dataset, Data | None]:
+    """A data set without the samples that the server holds as the recipe says, and these."""
+    return set_public_aside(recipe.public, dataset, _data_key(recipe))
+
+
+def share_out(recipe: Recipe, dataset: Dataset) -> FederatedData:
+    """A data set divided among clients as the recipe says."""
+    key = _data_key(recipe)
+    partition = remembered(recipe.partition, recipe.data, dataset, recipe.clients, key.fold("partition"))
+    return FederatedData(dataset, partition, make_skews(recipe.skew or "", dataset, partition, key))
+
+
+def initial_model(source: str | None, net: Network) -> Tensor | None:
+    """The model that another run left, or that a file holds: [P]; None where none is named."""
+    if source is None:
+        return None
+    path = Path(source) / "model.safetensors" if Path(source).is_dir() else Path(source)
+    if Path(source).is_dir() and not path.is_file():
+        raise StateError(
+            f"{source} holds no model.safetensors to start from: finish that run with 'motley resume', or make it anew "
+            "if it is of an older Motley, which left no model."
+        )
+    try:
+        named = safetensors.torch.load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise StateError(f"The initial model {path} cannot be read: {error}.") from None
+    return flat_model(named, net, str(path))
+
+
+def flat_model(named: Mapping[str, Tensor], net: Network, source: str) -> Tensor:
+    """Named tensors as the flat vector of a network."""
+    for slot in net.layout.slots:
+        found = named.get(slot.name)
+        if found is None or tuple(found.shape) != slot.shape:
+            got = "is missing" if found is None else f"has the shape {tuple(found.shape)}, not {slot.shape}"
+            raise StateError(f"The model {source} does not fit this network: '{slot.name}' {got}.")
+    return net.layout.flatten(dict(named)).to(torch.float32)
+
+
+def initial_params(experiment: Experiment) -> Tensor:
+    """The first global model [P]."""
+    params = experiment.net.initial() if experiment.start is None else experiment.start.clone()
+    return params.to(torch.float32)

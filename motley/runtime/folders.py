@@ -1,0 +1,70 @@
+"""The directory of a run: what it holds from the start, and what can be read back from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from motley.core.errors import StateError
+from motley.core.files import write_bytes, write_json, write_text
+from motley.core.network import Network
+from motley.runtime.recipe import Recipe, load
+from motley.runtime.records import environment
+
+
+def new_folder(recipe: Recipe, parent: Path) -> Path:
+    """A directory of its own for a run: name, method, seed and the recipe's hash."""
+    method = recipe.method.split("(")[0].replace(" ", "") if len(recipe.method) > 40 else recipe.method.replace(" ", "")
+    safe = "".join(letter if letter.isalnum() or letter in "-_.+=" else "_" for letter in method)
+    base = f"{recipe.name.replace('/', '-')}-{safe}-s{recipe.seed}-{recipe.identity}"
+    for number in range(1, 10_000):
+        folder = parent / (base if number == 1 else f"{base}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise StateError(f"There are too many runs named {base} in {parent}; delete some.")
+
+
+def begin(recipe: Recipe, folder: Path) -> None:
+    """Writes what a run's directory holds from the start: the resolved recipe and facts about the machine."""
+    if (folder / "rounds.jsonl").exists() or has_checkpoint(folder):
+        raise StateError(
+            f"{folder} holds a run already; continue it with 'motley resume', or choose another directory."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "recipe.toml", recipe.to_toml())
+    write_json(folder / "environment.json", environment())
+
+
+def has_checkpoint(folder: Path) -> bool:
+    return (folder / "checkpoint" / "checkpoint.json").is_file()
+
+
+def open_run(folder: str | Path, changes: Iterable[str] = ()) -> Recipe:
+    """The recipe of a run's directory."""
+    path = Path(folder) / "recipe.toml"
+    if not path.is_file():
+        raise StateError(f"{folder} is not the directory of a run: there is no recipe.toml in it.")
+    return load(str(path), changes)
+
+
+def read_summary(folder: str | Path) -> dict[str, Any] | None:
+    """The summary of a finished run, or None."""
+    path = Path(folder) / "summary.json"
+    if not path.is_file():
+        return None
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def write_model(path: Path, net: Network, params: Tensor) -> None:
+    """A model as a file that torch and safetensors read: tensors by their names in the module."""
+    named = {name: value.clone() for name, value in net.layout.unflatten(params.detach().cpu()).items()}
+    write_bytes(path, safetensors.torch.save(named))

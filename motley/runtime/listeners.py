@@ -1,0 +1,175 @@
+"""Who listens to a run: evaluation, records, checkpoints, progress, trackers, and whatever a user adds.
+
+A listener is told when a round has ended, when the model was evaluated, when the run was saved, and when it has
+finished. It may read the run (its model, its records, its recipe) and may ask it to stop. Everything a run does between
+two rounds is a listener; their order is the order of what follows from what.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from motley.core.errors import TrainingError
+from motley.engine.device import precision
+from motley.runtime.diagnostics import Diagnostics, Moment
+from motley.runtime.evaluation import Judged, evaluate, ready_to_judge
+from motley.runtime.records import Record
+
+if TYPE_CHECKING:
+    from motley.runtime.launch import Result, Run
+
+
+class Listener:
+    """Told what happens in a run; every method may be left as it is."""
+
+    def begun(self, run: Run) -> None:
+        """The run begins, or goes on from a checkpoint (then ``run.records`` holds what was before)."""
+
+    def round_ended(self, run: Run, record: Record) -> None:
+        """A round has ended; its record holds what happened, and its scores where it was evaluated."""
+
+    def evaluated(self, run: Run, record: Record) -> None:
+        """The model was evaluated after this round."""
+
+    def saved(self, run: Run, number: int) -> None:
+        """A checkpoint after this round is on disk."""
+
+    def finished(self, run: Run, result: Result) -> None:
+        """The run has come to its end."""
+
+
+class Told(Listener):
+    """A function of records as a listener."""
+
+    def __init__(self, function: Callable[[Record], Any]) -> None:
+        self.function = function
+
+    def round_ended(self, run: Run, record: Record) -> None:
+        self.function(record)
+
+
+def as_listener(one: Listener | Callable[[Record], Any]) -> Listener:
+    """A listener, or a function that is called with the record of every round."""
+    return one if isinstance(one, Listener) else Told(one)
+
+
+class Evaluator(Listener):
+    """Judges the model on the test samples, and on validation samples where there are any."""
+
+    def __init__(self, run: Run) -> None:
+        device = run.model.device
+        self.test = ready_to_judge(device, run.experiment.dataset)
+        validation = run.experiment.validation
+        self.validation = None if validation is None else ready_to_judge(device, validation)
+        self.last: Judged | None = None
+
+    def round_ended(self, run: Run, record: Record) -> None:
+        recipe = run.recipe
+        self.last = None
+        if record.round % recipe.evaluate_every == 0 or record.round == recipe.rounds:
+            self.judge(run, record)
+
+    def judge(self, run: Run, record: Record) -> None:
+        """Fills in the scores of a record."""
+        e = run.experiment
+        with precision(e.training.precision):
+            self.last = evaluate(e.net, e.problem, run.model, self.test)
+            if self.last.scores["loss"] != self.last.scores["loss"]:
+                raise TrainingError(_not_finite(run, record))
+            record.scores = dict(self.last.scores)
+            if self.validation is not None:
+                own = evaluate(e.net, e.problem, run.model, self.validation).scores
+                record.extra |= {f"validation_{name}": value for name, value in own.items()}
+
+
+def _not_finite(run: Run, record: Record) -> str:
+    """Why the loss is not a number: the test samples, or the model."""
+    x = run.experiment.dataset.test_x
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        return "The test samples hold numbers that are not finite (NaN or infinite); mend or remove those rows."
+    return f"The global model is not finite after round {record.round}; lower the learning rate (or the server's step)."
+
+
+class Diagnoser(Listener):
+    """Measures what the recipe's diagnostics ask for."""
+
+    def __init__(self, run: Run, evaluator: Evaluator) -> None:
+        self.diagnostics = Diagnostics(run.recipe.diagnostics)
+        self.evaluator = evaluator
+
+    def round_ended(self, run: Run, record: Record) -> None:
+        if not self.diagnostics.functions:
+            return
+        headline = run.experiment.problem.headline
+        history = [one.scores[headline] for one in [*run.records, record] if headline in one.scores]
+        moment = Moment(
+            run.experiment, record.round, run.model, run.fed.ledger.came, self.evaluator.last, history, run.measures
+        )
+        record.extra |= self.diagnostics.measure(moment)
+
+
+class Recorder(Listener):
+    """Keeps the records, in memory and, with a directory, one line each in ``rounds.jsonl``."""
+
+    def round_ended(self, run: Run, record: Record) -> None:
+        run.records.append(record)
+        if run.folder is not None:
+            with (run.folder / "rounds.jsonl").open("a") as log:
+                log.write(record.to_line() + "\n")
+
+
+class Checkpointer(Listener):
+    """Saves the run every so often, and after its last round."""
+
+    def __init__(self) -> None:
+        self._saved = time.perf_counter()
+
+    def begin(self, run: Run) -> None:
+        """Saves a new run before its first round, once everybody knows that it has begun."""
+        if run.fed.ledger.round == 0:
+            self.save(run)
+
+    def round_ended(self, run: Run, record: Record) -> None:
+        due = time.perf_counter() - self._saved >= run.recipe.checkpoint_seconds
+        if due or record.round == run.recipe.rounds:
+            self.save(run)
+
+    def save(self, run: Run) -> None:
+        if run.folder is not None:
+            run.save()
+            self._saved = time.perf_counter()
+
+
+class EmptyRounds(Listener):
+    """Stops a run into which nothing was ever merged."""
+
+    PATIENCE = 20  # rounds without a single update, from the start
+
+    def __init__(self) -> None:
+        self._ever = False
+
+    def begun(self, run: Run) -> None:
+        self._ever = any(record.arrived for record in run.records)
+
+    def round_ended(self, run: Run, record: Record) -> None:
+        self._ever = self._ever or record.arrived > 0
+        if self._ever:
+            return
+        if record.round >= self.PATIENCE or record.round == run.recipe.rounds:
+            lost = sum(one.lost for one in run.records)
+            late = sum(one.late for one in run.records)
+            raise TrainingError(
+                f"In {record.round} rounds not one update reached the server ({lost} lost, {late} too late), so "
+                "nothing was learned; look at the fleet, the deadline and who is there ('motley describe')."
+            )
+
+
+def standard(run: Run, given: Iterable[Listener | Callable[[Record], Any]]) -> list[Listener]:
+    """Everything that listens to a run, in order."""
+    evaluator = Evaluator(run)
+    inner = [evaluator, Diagnoser(run, evaluator), Recorder(), EmptyRounds(), Checkpointer()]
+    return [*inner, *map(as_listener, given)]

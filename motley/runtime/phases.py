@@ -1,0 +1,150 @@
+"""An experiment as phases over one world: train, then fine-tune; later others that generate data or prune a model.
+
+A phase takes a world and gives a world. Each has a directory of its own, which for training looks like that of a plain
+run, and resumes by itself: what is finished is read back, what was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import safetensors.torch
+from torch import Tensor
+
+from motley.core.errors import InputError, RecipeError, UnknownNameError
+from motley.core.files import write_json
+from motley.core.registry import Registry
+from motley.data.federated import FederatedData
+from motley.fleet.fleet import Fleet
+from motley.runtime.experiment import Given, flat_model, prepare
+from motley.runtime.launch import Listening, Result, begin, has_checkpoint, launch_one, read_summary
+from motley.runtime.recipe import Recipe, load
+from motley.runtime.records import read_records
+
+
+class World(NamedTuple):
+    """What phases hand on."""
+
+    given: Given = Given()  # what was given in Python
+    data: FederatedData | None = None  # clients' data, where a phase has changed them
+    fleet: Fleet | None = None
+    models: Mapping[str, dict[str, Tensor]] = {}  # by the name of the phase that made it: tensors by name
+    now: float = 0.0  # seconds on the virtual clock
+    last: Result | None = None  # of the last phase that trained
+
+
+class Phase(Protocol):
+    """One step of an experiment."""
+
+    name: str
+
+    def run(self, world: World, folder: Path | None, listeners: Listening) -> World:
+        """Carries the phase out in its directory, or goes on with it, or reads back what it left."""
+
+
+PHASES: Registry[Phase] = Registry("kind of phase")
+"""Factories ``f(name, recipe, **arguments) -> Phase``; add your own with ``@PHASES.add(hidden=("name", "recipe"))``."""
+
+
+class TrainPhase:
+    """What a plain run is."""
+
+    def __init__(self, name: str, recipe: Recipe) -> None:
+        self.name, self.recipe = name, recipe
+
+    def run(self, world: World, folder: Path | None, listeners: Listening) -> World:
+        recipe, start = self.recipe, None
+        if recipe.initial in world.models:
+            start, recipe = world.models[str(recipe.initial)], load(recipe, {"initial": None})
+        given = world.given._replace(
+            data=world.data if world.data is not None else world.given.data,
+            fleet=world.fleet if world.fleet is not None else world.given.fleet,
+            named_start=start,
+            now=world.now,
+        )
+        finished = None if folder is None else read_summary(folder)
+        if folder is not None and finished is not None:
+            result = _read_back(recipe, folder, given, finished)
+        else:
+            going_on = folder is not None and has_checkpoint(folder)
+            result = launch_one(recipe, folder, listeners, given, resume=going_on)
+        assert result.net is not None
+        named = result.net.layout.unflatten(result.params.cpu())
+        return world._replace(
+            models={**world.models, self.name: named}, now=result.records[-1].virtual_time, last=result
+        )
+
+
+def _read_back(recipe: Recipe, folder: Path, given: Given, summary: dict[str, Any]) -> Result:
+    """What a run left that is finished."""
+    net, path = prepare(recipe, given).net, folder / "model.safetensors"
+    params = flat_model(safetensors.torch.load_file(path), net, str(path))
+    return Result(folder, recipe, read_records(folder / "rounds.jsonl"), params, summary, net)
+
+
+@PHASES.add(hidden=("name", "recipe"))
+def train(name: str, recipe: Recipe) -> Phase:
+    """Rounds of federated training, as a plain recipe describes them."""
+    return TrainPhase(name, recipe)
+
+
+def make_phases(recipe: Recipe) -> list[Phase]:
+    """The phases of a recipe: each a copy of it with the phase's own values in place."""
+    made: list[Phase] = []
+    for number, table in enumerate(recipe.phases, 1):
+        made.append(_phase(recipe, {"name": f"phase{number}", **table}, [phase.name for phase in made]))
+    return made
+
+
+def check_phases(recipe: Recipe, given: Given | None = None) -> list[Phase]:
+    """The phases of a recipe; what cannot be run is refused, also in a later one, before anything is trained."""
+    phases = make_phases(recipe)
+    for phase in phases:
+        if isinstance(phase, TrainPhase):
+            prepare(load(phase.recipe, {"initial": None}), given)
+    return phases
+
+
+def _phase(recipe: Recipe, table: Mapping[str, Any], earlier: list[str]) -> Phase:
+    content = dict(table)
+    name, kind = str(content.pop("name")), str(content.pop("kind", "train"))
+    if name in earlier or not name.replace("-", "").replace("_", "").isalnum():
+        raise RecipeError(f"The phase '{name}' needs a name of its own, of letters, digits, '-' and '_'.")
+    known = PHASES[kind].parameters
+    arguments = {key: content.pop(key) for key in list(content) if key in known}
+    for key in content:
+        if key not in Recipe.model_fields:
+            raise UnknownNameError(f"key of the phase '{name}'", key, [*Recipe.model_fields, *known])
+    own = load({**recipe.model_dump(exclude={"phases"}), **content, "name": f"{recipe.name}/{name}"})
+    if own.initial is not None and own.initial not in earlier and not Path(own.initial).exists():
+        raise RecipeError(f"The phase '{name}' starts from '{own.initial}', which is no earlier phase and no file.")
+    return PHASES.make(kind, name, own, **arguments)
+
+
+def run_phases(
+    recipe: Recipe, folder: Path | None, listeners: Listening, given: Given | None, *, resume: bool
+) -> Result:
+    """Carries out all phases, each in a directory below ``folder``; what is finished is not done again."""
+    phases = make_phases(recipe) if resume else check_phases(recipe, given)
+    if folder is not None and not resume:
+        begin(recipe, folder)
+    world = World(given or Given())
+    summaries: dict[str, Any] = {}
+    for number, phase in enumerate(phases, 1):
+        place = None if folder is None else folder / f"{number}-{phase.name}"
+        before, world = world, phase.run(world, place, listeners)
+        summaries[phase.name] = _summary(before, world, place)
+    if world.last is None:
+        raise InputError("No phase of this recipe trains a model, so there is no result.")
+    summary = {**world.last.summary, "run": None if folder is None else str(folder), "phases": summaries}
+    if folder is not None:
+        write_json(folder / "summary.json", summary)
+    return Result(folder, recipe, world.last.records, world.last.params, summary, world.last.net)
+
+
+def _summary(before: World, after: World, place: Path | None) -> dict[str, Any]:
+    """What a phase left in its directory, or told at its end; nothing where it trained nothing."""
+    kept = None if place is None else read_summary(place)
+    return kept or (after.last.summary if after.last is not None and after.last is not before.last else {})

@@ -1,0 +1,108 @@
+"""The end of a run: the model, the records, and a summary of both."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from motley.core.errors import StateError
+from motley.core.network import Network
+from motley.runtime.checkpoint import flat_sha256
+from motley.runtime.diagnostics import stability
+from motley.runtime.fairness import participation
+from motley.runtime.recipe import Recipe
+from motley.runtime.records import Record, validations
+
+if TYPE_CHECKING:
+    from motley.runtime.launch import Run
+
+
+@dataclass(frozen=True)
+class Result:
+    """The end of a run."""
+
+    folder: Path | None
+    recipe: Recipe
+    records: list[Record]
+    params: Tensor
+    summary: dict[str, Any]
+    net: Network | None = None  # None: the run broke off, and this stands for what it left
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the model with the trained weights."""
+        if self.net is None:
+            raise StateError("This run broke off, so there is no model.")
+        module = copy.deepcopy(self.net.module)
+        with torch.no_grad():
+            for name, value in self.net.layout.unflatten(self.params.cpu()).items():
+                module.get_parameter(name).copy_(value)
+        return module
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Of the model at the end, the headline first."""
+        return next((record.scores for record in reversed(self.records) if record.judged), {})
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.summary["accuracy"])
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    """What a finished run tells in one object."""
+    if not run.records:
+        raise StateError(f"The run ended ({run.ended}) before its first round did, so there is nothing to tell.")
+    summary = {
+        "run": str(run.folder) if run.folder else None,
+        "rounds": run.records[-1].round,
+        "ended": run.ended,
+        **_scores(run),
+        "virtual_time": run.records[-1].virtual_time,
+        **{key: sum(getattr(record, key) for record in run.records) for key in _COUNTED},
+        "model_sha256": flat_sha256(run.model),
+        "seed": run.recipe.seed,
+        "wall_s": round(run.wall, 3),
+        "executor": run.executor_name,
+        **_totals(run),
+    }
+    if run.experiment.validation is not None:
+        summary["validated"] = validations(run.records, run.experiment.problem.goals)
+    return summary
+
+
+_COUNTED = ("bytes_up", "bytes_down", "lost", "late")
+
+
+def _scores(run: Run) -> dict[str, Any]:
+    """The headline at the end and at its best, how steady it was, and the loss."""
+    problem = run.experiment.problem
+    measured = [record for record in run.records if record.judged]
+    name = problem.headline
+    history = [record.scores[name] for record in measured if name in record.scores]
+    best = max if problem.better(name) > 0 else min
+    return {
+        "headline": name,
+        name: measured[-1].scores.get(name),
+        f"best_{name}": best(history) if history else None,
+        "stability": stability(history) if name == "accuracy" else None,
+        "loss": measured[-1].loss,
+    }
+
+
+def _totals(run: Run) -> dict[str, Any]:
+    ledger = run.fed.ledger
+    tasks = sum(record.participants for record in run.records)
+    ages = Counter(age for record in run.records for age in record.staleness)
+    found: dict[str, Any] = {"fairness": participation(ledger.chosen, ledger.heard, run.experiment.fleet.flops)}
+    for name in ("stragglers", "dropouts"):
+        found[f"{name}_rate"] = sum(record.extra.get(name, 0) for record in run.records) / max(1, tasks)
+    if ages:
+        found["staleness"] = {str(age): ages[age] for age in sorted(ages)}
+    return found
