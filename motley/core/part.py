@@ -163,6 +163,12 @@ class Method:
     def has(self, hook: str) -> bool:
         return bool(self._hooks[hook])
 
+    def decode(self, payload: Any) -> Any:
+        """Undoes what `encode` did to an update on its way."""
+        for _, hook in reversed(self.hooks("decode")):
+            payload = hook(payload)
+        return payload
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Method, (self.parts, self.protocol, self.options, self.name)
 

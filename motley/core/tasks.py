@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from motley.core.codec import Content
-from motley.core.errors import MotleyError
+from motley.core.errors import MotleyError, StateError
 from motley.core.keys import Key
 from motley.core.types import Tree
 
@@ -21,19 +21,44 @@ Kept = dict[str, Tree]
 
 
 class Weights(Content):
-    """A model: the server's, or one that a client made; named by its content."""
+    """A model, named by its content: the server's, or one that a client holds and can hand on.
 
-    __slots__ = ()
+    holder: the client that holds it; None: it is here. Only a simulation has the value of a model that is held, for
+    its engine; a protocol asks `Federation.bring` for it.
+    """
+
+    __slots__ = ("holder", "size")
+
+    def __init__(self, tree: Tree, ref: str | None = None, holder: int | None = None, size: int = 0) -> None:
+        super().__init__(tree, ref)
+        self.holder = holder
+        self.size = size  # bytes, of one that is elsewhere
+
+    @property
+    def here(self) -> bool:
+        """Whether its value is at hand."""
+        return self.tree is not None
 
     @property
     def value(self) -> Tensor:
         """The flat vector [P]."""
+        if self.tree is None:
+            raise StateError(f"The model {self.known} is held by client {self.holder}; bring it first.")
         found: Tensor = self.tree
         return found
 
-    def fetch(self) -> Tensor:
-        """The flat vector [P], wherever it lies."""
-        return self.value
+    def to_tree(self) -> Tree:
+        """As a checkpoint holds it: the content, and who else has it."""
+        if self.holder is None:
+            return self
+        return {"content": self if self.here else None, "ref": self.known, "holder": self.holder, "size": self.size}
+
+    @classmethod
+    def from_tree(cls, tree: Tree) -> Weights:
+        if isinstance(tree, Content):
+            return cls(tree.tree, tree.ref)
+        inside = None if tree["content"] is None else tree["content"].tree
+        return cls(inside, tree["ref"], tree["holder"], tree["size"])
 
 
 NOTHING = Content({})
@@ -54,6 +79,7 @@ class Assignment(NamedTuple):
     partial: bool  # who must stop early sends what it has reached (at least `floor`), otherwise the state at `floor`
     lr: float
     key: Key  # for every draw of this task
+    keep: bool = False  # the new model stays with the client, which hands it on when it is told to
 
     def afforded(self, epochs: float) -> tuple[Assignment, float]:
         """What a device that affords so many epochs makes of it, and how many it spends.
@@ -68,12 +94,11 @@ class Assignment(NamedTuple):
         return self._replace(epochs=0.0), epochs
 
     def to_tree(self) -> Tree:
-        return {**self._asdict(), "key": self.key.value}
+        return {**self._asdict(), "start": self.start.to_tree(), "key": self.key.value}
 
     @classmethod
     def from_tree(cls, tree: Tree) -> Assignment:
-        start = tree["start"]
-        return cls(**{**tree, "start": Weights(start.tree, start.ref), "key": Key(tree["key"])})
+        return cls(**{**tree, "start": Weights.from_tree(tree["start"]), "key": Key(tree["key"])})
 
 
 class Report(NamedTuple):
@@ -89,6 +114,7 @@ class Report(NamedTuple):
     steps: int  # minibatch steps behind it
     reached: float = 0.0  # passes the device trained before it stopped
     width: float | None = None  # share of each hidden layer that was trained; None: all
+    held: Weights | None = None  # the new model, where it stays with the client; then there is no payload
 
 
 class Finished(NamedTuple):
@@ -112,6 +138,7 @@ class Delivery(NamedTuple):
     what: str  # ``arrived`` with a report, ``lost``, or ``held`` back on its way
     report: Report | None = None
     bytes_up: int = 0
+    why: str = ""  # of one that is lost, where known: ``holder``, because the model could not be handed on
 
 
 class Update(NamedTuple):
@@ -132,19 +159,22 @@ class Update(NamedTuple):
     duration: float  # seconds from dispatch to arrival
     width: float | None = None  # share of each hidden layer that was trained; None: all
     reached: float = 0.0  # passes the device trained before it stopped
+    held: Weights | None = None  # the client's model, where it stayed there; then ``delta`` is empty
 
     @property
     def model(self) -> Weights:
-        """The client's model as it went over the wire."""
-        return Weights(self.start.value + self.delta)
+        """The client's model as it went, or would go, over the wire."""
+        return Weights(self.start.value + self.delta) if self.held is None else self.held
 
     def to_tree(self) -> Tree:
         """As a checkpoint holds it; the model it started from is left to whoever knows it."""
-        return {key: value for key, value in self._asdict().items() if key != "start"}
+        held = None if self.held is None else self.held.to_tree()
+        return {key: value for key, value in self._asdict().items() if key != "start"} | {"held": held}
 
     @classmethod
     def from_tree(cls, tree: Tree, start: Weights) -> Update:
-        return cls(**tree, start=start)
+        held = None if tree["held"] is None else Weights.from_tree(tree["held"])
+        return cls(**{**tree, "held": held}, start=start)
 
 
 class Event(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from motley.core.tasks import Assignment, Delivery
+from motley.core.tasks import Assignment, Delivery, Weights
 from motley.core.types import Tree
 
 EMPTY_SECONDS = 60.0  # how long a server waits before it looks again when nobody can be reached
@@ -35,6 +35,10 @@ class Carrier(Protocol):
     @property
     def profile(self) -> Tensor | None:
         """Seconds a task of each client takes when nothing goes wrong [N], where that is known."""
+
+    @property
+    def labels(self) -> Tensor | None:
+        """Samples per class of each client [N, C], as far as they told; None: they have not."""
 
     def open(self, channel: str, deliver: Deliver) -> None:
         """From now on ``deliver`` is told what becomes of assignments whose id begins with ``channel``."""
@@ -60,6 +64,12 @@ class Carrier(Protocol):
 
     def acknowledge(self, ids: Sequence[str], accepted: bool) -> None:
         """What their clients keep of these tasks counts from now on, or not."""
+
+    def reachable(self, weights: Weights, number: int) -> bool:
+        """Whether a model that a client holds can be had in this round."""
+
+    async def bring(self, weights: Weights, number: int) -> tuple[Weights | None, int]:
+        """A model that a client holds, with its value (None where it cannot be had), and the bytes that it took."""
 
     async def nobody(self) -> None:
         """Waits for somebody to come, at most `EMPTY_SECONDS`."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
+from torch import Tensor
+
+from motley.core.keys import Key
 from motley.core.registry import Registry
 from motley.core.tasks import Update, Weights
 from motley.core.types import Round, Tree
@@ -23,6 +26,10 @@ class Task(Protocol):
         """Whether its update is there."""
 
     def result(self) -> Update | None: ...
+
+    @property
+    def why(self) -> str:
+        """Why it was lost, where that is known: ``holder``, because the model could not be handed on."""
 
     def over(self) -> bool:
         """Arrived, lost, given up, or held back for a later round: nothing more comes of it in this round."""
@@ -51,6 +58,10 @@ class Federation(Clock, Protocol):
     memory: dict[str, Tree]  # what the protocol must remember from round to round; survives a checkpoint
 
     @property
+    def key(self) -> Key:
+        """For draws that are the same in every round."""
+
+    @property
     def n_clients(self) -> int:
         """How many clients there are, present or not."""
 
@@ -59,8 +70,15 @@ class Federation(Clock, Protocol):
         """Their ids, ascending; a part of a federation has some of them."""
 
     @property
+    def labels(self) -> Tensor | None:
+        """Samples per class of each of the clients [N, C], as far as they told; None: they have not."""
+
+    @property
     def profile(self) -> list[float]:
         """Seconds a task of each of the clients takes when nothing goes wrong, as profiling says."""
+
+    def here(self, rnd: Round) -> list[int]:
+        """Clients that can be given a task now: they are there and have none; ascending."""
 
     def rounds(self, at_most: int | None = None) -> AsyncIterator[Round]:
         """Rounds to come, all or some. Evaluation, records and checkpoints happen between two of them."""
@@ -80,8 +98,20 @@ class Federation(Clock, Protocol):
         (only where parts keep nothing on clients, because two updates of one client would disagree about it).
         """
 
-    def dispatch(self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None) -> list[Task]:
-        """Gives each client a task, with the global model or with one of its own."""
+    def dispatch(
+        self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None, *, keep: bool = False
+    ) -> list[Task]:
+        """Gives each client a task, with the global model or with one of its own.
+
+        keep: the new models stay with their clients, which hand them on without the server seeing them; an update then
+        brings its numbers, and its ``model`` is a handle that can be dispatched again.
+        """
+
+    def reachable(self, weights: Weights) -> bool:
+        """Whether a model can be had now: it is here, or the client that holds it is."""
+
+    async def bring(self, weights: Weights) -> Weights | None:
+        """A model that a client holds, with its value; None where it cannot be had."""
 
     @property
     def tasks(self) -> list[Task]:

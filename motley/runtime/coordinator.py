@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from motley.core.errors import InputError
+from motley.core.keys import Key
 from motley.core.tasks import Delivery, Update, Weights
 from motley.core.types import Round, Tree
 from motley.protocol.carrier import Carrier
@@ -54,6 +56,10 @@ class Standing:
         self.ledger.memory = value
 
     @property
+    def key(self) -> Key:
+        return self.ledger.key.fold("protocol")
+
+    @property
     def clients(self) -> list[int]:
         return list(range(self.carrier.n_clients)) if self._clients is None else self._clients
 
@@ -69,8 +75,24 @@ class Standing:
         return seconds
 
     @property
+    def labels(self) -> Tensor | None:
+        told = self.carrier.labels
+        return None if told is None else told[self.clients]
+
+    def reachable(self, weights: Weights) -> bool:
+        return weights.holder is None or self.carrier.reachable(weights, self.ledger.round)
+
+    def here(self, rnd: Round) -> list[int]:
+        free = self.carrier.present(rnd.number)
+        free[[task.client for task in self.ledger.book.open]] = False
+        return [client for client in np.flatnonzero(free).tolist() if self._clients is None or client in self._clients]
+
+    @property
     def now(self) -> float:
         return self.carrier.now
+
+    def note(self, **numbers: Any) -> None:
+        self.ledger.tally.notes.update(numbers)
 
     @property
     def tasks(self) -> list[Task]:
@@ -131,10 +153,12 @@ class Coordinator(Standing):
             here &= np.isin(np.arange(len(here)), self._clients)
         return self.ledger.choose(rnd, here, self.carrier.profile, count, among, without, waiting)
 
-    def dispatch(self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None) -> list[Task]:
+    def dispatch(
+        self, rnd: Round, clients: Sequence[int], weights: Sequence[Weights] | None = None, *, keep: bool = False
+    ) -> list[Task]:
         if not clients:
             return []
-        tasks = self.ledger.assign(rnd, clients, weights, self.carrier.limited(clients), self.now)
+        tasks = self.ledger.assign(rnd, clients, weights, self.carrier.limited(clients), self.now, keep)
         self.ledger.tally.bytes_down += self.carrier.send([task.assignment for task in tasks])
         return list(tasks)
 
@@ -191,11 +215,15 @@ class Coordinator(Standing):
         self.carrier.acknowledge(accepted, True)
         self.carrier.acknowledge(refused, False)
 
+    async def bring(self, weights: Weights) -> Weights | None:
+        if weights.holder is None:
+            return weights
+        found, size = await self.carrier.bring(weights, self.ledger.round)
+        self.ledger.tally.bytes_up += size
+        return found
+
     def preview(self, rnd: Round, updates: Sequence[Update]) -> Weights:
         return self.ledger.preview(rnd, updates)
-
-    def note(self, **numbers: Any) -> None:
-        self.ledger.tally.notes.update(numbers)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -76,21 +76,37 @@ class Costs:
             flops=spent * per_sample + once,
             bytes_down=down,
             bytes_up=np.where([one.task.epochs > 0 for one in works], up, 0.0),
-            delay=np.array([one.delay for one in works]),
+            delay=np.array([one.delay + self._handing(one.task) for one in works]),
         )
         total: list[float] = timing.total.tolist()
         return total
 
+    def _handing(self, a: Assignment) -> float:
+        """Seconds by which the link of the client that hands a model on is slower than that of the receiver."""
+        if a.start.holder is None:
+            return 0.0
+        up, down = float(self.fleet.up[a.start.holder]), float(self.fleet.down[a.client])
+        return max(0.0, self._model_bytes / up - self._model_bytes / down)
+
+    def bringing(self, holder: int) -> float:
+        """Seconds in which a client sends its model up."""
+        return self._model_bytes / float(self.fleet.up[holder])
+
+    @property
+    def model_bytes(self) -> int:
+        return self._model_bytes
+
     def _stages(self, one: Work) -> tuple[float, float, float, float]:
         """Operations per sample of a step, operations once per task, bytes down, bytes up."""
         if self._alike:
-            return self._whole, 0.0, self.download_bytes(one.task), self._model_bytes + (self.extra_bytes or 0)
+            up = 0 if one.task.keep else self._model_bytes
+            return self._whole, 0.0, self.received_bytes(one.task), up + (self.extra_bytes or 0)
         bill, n = self._bill(one.task), float(self.site.data.sizes[one.task.client])
         trained = one.trained if one.trained is not None else self.trainable(one.task)
         beside = bill.forwards * self._forward + bill.backwards * (self._whole - self._forward)
         once = n * (bill.passes * self._forward + bill.gradients * self._whole)
-        up = self._layer_bytes(one.task, trained) + (self.extra_bytes or 0)
-        return self._per_sample(one, trained) + beside, once, self.download_bytes(one.task), up
+        up = (0 if one.task.keep else self._layer_bytes(one.task, trained)) + (self.extra_bytes or 0)
+        return self._per_sample(one, trained) + beside, once, self.received_bytes(one.task), up
 
     def _told(self, a: Assignment) -> Facts:
         """The facts of one client; asked for several times in a row, they are made once."""
@@ -118,6 +134,11 @@ class Costs:
         return self._shares[width]
 
     def download_bytes(self, a: Assignment) -> int:
+        """What the server sends of a task: all that the client receives, unless another client hands it the model."""
+        received = self.received_bytes(a)
+        return received if a.start.holder is None else self._sent[1]
+
+    def received_bytes(self, a: Assignment) -> int:
         """The model, as wide as the client takes it, and what parts send beside it."""
         if a.down is not self._sent[0]:
             self._sent = (a.down, tree_bytes(a.down.tree))
@@ -133,6 +154,8 @@ class Costs:
     def upload_bytes(self, a: Assignment, report: Report) -> int:
         """What a report really takes: the layers that were trained (or what they were encoded into), and extras."""
         extras = tree_bytes(report.extras) if report.extras else 0
+        if a.keep:
+            return extras
         if self.method.has("encode"):
             return tree_bytes(report.payload) + extras
         return (self._model_bytes if self._alike else self._layer_bytes(a, report.trained)) + extras

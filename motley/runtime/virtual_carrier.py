@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from motley.client.site import Site
 from motley.core.bill import Cost
 from motley.core.stacking import tree_bytes
-from motley.core.tasks import Assignment, Delivery, Failed, Finished, Kept
+from motley.core.tasks import Assignment, Delivery, Failed, Finished, Kept, Weights
 from motley.core.types import Tree
 from motley.engine.executor import Executor
 from motley.engine.reports import apart
@@ -23,6 +24,8 @@ from motley.protocol.carrier import EMPTY_SECONDS, Deliver, channel_of
 from motley.runtime.client_store import ClientStore
 from motley.runtime.clock import SteppedLoop
 from motley.runtime.costs import Costs, Work
+
+UNANSWERED = 1.5  # seconds after which a client knows that the one who should hand it a model is gone
 
 
 class Trip:
@@ -112,6 +115,9 @@ class Place:
     def limited(self, clients: Sequence[int]) -> NDArray[np.bool_]:
         return self.fleet.limited[list(clients)]
 
+    def reachable(self, weights: Weights, number: int) -> bool:
+        return weights.holder is None or bool(self.present(number)[weights.holder])
+
     async def nobody(self) -> None:
         await asyncio.sleep(EMPTY_SECONDS)
 
@@ -141,12 +147,20 @@ class VirtualCarrier(Place):
         self._kept: dict[str, tuple[int, Kept]] = {}  # what clients keep of tasks that were delivered, until told
         self._sent = 0
 
+    @cached_property
+    def labels(self) -> Tensor | None:
+        table = self.site.data.labels
+        return torch.from_numpy(table.astype(np.float32)) if table.size else None
+
     # ------------------------------------------------------------------ tasks
     def send(self, assignments: Sequence[Assignment]) -> int:
         ids, number = [a.client for a in assignments], assignments[0].round
         columns = zip(*(column.tolist() for column in self.fleet.fates(ids, number)), strict=True)
         trips = []
         for a, fate in zip(assignments, map(Fate._make, columns), strict=True):
+            if not self.reachable(a.start, number):
+                self.loop.call_later(UNANSWERED, self.tell, Delivery(a.id, "lost", why="holder"))
+                continue
             trip = Trip(*a.afforded(fate.affordable), fate, self._sent, self.now)
             self._sent += 1
             self._trips[a.id] = trip
@@ -201,6 +215,12 @@ class VirtualCarrier(Place):
                 self.loop.call_soon(self._deliver, trip)
             else:
                 self._held.append(trip)
+
+    async def bring(self, weights: Weights, number: int) -> tuple[Weights | None, int]:
+        if weights.holder is None or not self.reachable(weights, number):
+            return (weights if weights.holder is None else None), 0
+        await asyncio.sleep(self.costs.bringing(weights.holder))
+        return Weights(weights.value, weights.known), self.costs.model_bytes
 
     def cancel(self, ids: Sequence[str]) -> None:
         for name in ids:

@@ -28,7 +28,7 @@ class FiniteCheck:
         """The updates that may be taken."""
         if not updates:
             return []
-        sums = stack_rows([update.delta for update in updates]).sum(1)  # finite only if all of them are
+        sums = stack_rows([_numbers(update) for update in updates]).sum(1)  # finite only if all of them are
         fine = torch.isfinite(sums)
         if self.drop:
             return [update for update, ok in zip(updates, fine.tolist(), strict=True) if ok]
@@ -54,3 +54,8 @@ class FiniteCheck:
         except Exception:
             self.settle()
             raise
+
+
+def _numbers(update: Update) -> Tensor:
+    """What must be finite: the change, or the model where it is handed on and can be seen."""
+    return update.held.value if update.held is not None and update.held.here else update.delta

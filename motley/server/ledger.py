@@ -7,6 +7,7 @@ and a deployment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -56,6 +57,7 @@ class Ledger:
         self.heard = np.zeros(setting.n_clients, np.int32)  # updates of each client that were merged or handed on
         self.came: Updates | None = None  # what was last handed on or merged in this round
         self._choices = 0  # selections made in this round
+        self._again: Counter[int] = Counter()  # tasks of each client in this round
         self._unsettled: dict[str, None] = {}  # taken in this round, neither accepted nor refused
         self._check = FiniteCheck(drop=pace.on_bad_update == "drop")
         self._sizes = torch.ones(setting.n_clients) if setting.n is None else setting.n.cpu()
@@ -70,6 +72,7 @@ class Ledger:
         self.round += 1
         self.came = None
         self._choices = 0
+        self._again.clear()
         key = self.key.fold("round", self.round)
         return Round(self.round, key, self.pace.cohort, now, self.pace.deadline)
 
@@ -117,9 +120,18 @@ class Ledger:
         return self.server.select(rnd if count is None else rnd._replace(cohort=count), pool)
 
     def assign(
-        self, rnd: Round, clients: Sequence[int], starts: Sequence[Weights] | None, limited: NDArray[Any], now: float
+        self,
+        rnd: Round,
+        clients: Sequence[int],
+        starts: Sequence[Weights] | None,
+        limited: NDArray[Any],
+        now: float,
+        keep: bool = False,
     ) -> list[Task]:
-        """Tasks for some clients, with the global model or with one of their own; ``limited`` [K] as devices told."""
+        """Tasks for some clients, with the global model or with one of their own; ``limited`` [K] as devices told.
+
+        keep: the new models stay with their clients.
+        """
         ids = list(clients)
         plan = self.server.plan(rnd, ids, self._plan(rnd, ids, limited))
         sent = self.server.send(rnd)
@@ -131,11 +143,20 @@ class Ledger:
         tasks = []
         for client, start, (epochs, floor, partial, lr), key in zip(ids, begun, numbers, keys, strict=True):
             name = f"{self.name}{rnd.number}.{self.book.next_number}"
-            made = Assignment(name, client, rnd.number, start, down, dials, epochs, floor, bool(partial), lr, Key(key))
+            drawn = self._key_of(Key(key), client)
+            made = Assignment(
+                name, client, rnd.number, start, down, dials, epochs, floor, bool(partial), lr, drawn, keep
+            )
             tasks.append(self.book.give(made, now))
         self.tally.participants.extend(ids)
         np.add.at(self.chosen, ids, 1)
         return tasks
+
+    def _key_of(self, key: Key, client: int) -> Key:
+        """The key of a client's task: its first in a round has the client's key itself."""
+        before = self._again[client]
+        self._again[client] += 1
+        return key.fold("again", before) if before else key
 
     def _plan(self, rnd: Round, ids: list[int], limited: NDArray[Any]) -> Plan:
         wanted = torch.full((len(ids),), self.pace.epochs)

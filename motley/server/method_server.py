@@ -78,8 +78,7 @@ class MethodServer:
 
     def decode(self, payload: Tree) -> Tensor:
         """What arrived, as a change of the flat vector."""
-        for _, hook in reversed(self.method.hooks("decode")):
-            payload = hook(payload)
+        payload = self.method.decode(payload)
         if not isinstance(payload, Tensor) or payload.shape != (self.net.size,):
             got = tuple(payload.shape) if isinstance(payload, Tensor) else type(payload).__name__
             raise InputError(f"An update has the shape {got}; this model's is ({self.net.size},).")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from motley.core.errors import HookError
 from motley.core.stacking import sent, stack_rows, stack_trees
 from motley.core.tasks import Update
 from motley.core.types import Round, Updates
@@ -66,21 +67,37 @@ def _extras(updates: Sequence[Update]) -> dict[str, Any]:
     return {name: stack_trees([update.extras[name] for update in updates]) for name in updates[0].extras}
 
 
+class Unseen:
+    """Stands for models that pass between clients: whoever looks at them is told that the server cannot."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise HookError(
+            "A part looks at models that clients hand to each other, which the server does not see; let them pass "
+            "through the server (options.through=server), or leave the part out."
+        )
+
+    @classmethod
+    def __torch_function__(cls, *given: Any, **more: Any) -> Any:
+        return cls().shape
+
+
 def stacked(rnd: Round, updates: Sequence[Update]) -> Updates:
     """Updates as hooks see them: stacked, in their order."""
-    first = updates[0].start.value
-    ids, number = sent(torch.tensor([[u.client for u in updates], [u.round for u in updates]]), first.device)
-    n, steps, epochs, lr, duration, width, age = _numbers(rnd, updates, first.device)
+    seen = all(update.held is None for update in updates)
+    device = updates[0].start.value.device if seen else updates[0].loss.device
+    ids, number = sent(torch.tensor([[u.client for u in updates], [u.round for u in updates]]), device)
+    n, steps, epochs, lr, duration, width, age = _numbers(rnd, updates, device)
     trained = torch.stack([update.trained for update in updates])
+    unseen: Any = Unseen()
     return Updates(
         ids=ids,
         round=number,
         age=age,
-        start=_starts(updates),
-        delta=stack_rows([update.delta for update in updates]),
-        trained=trained if trained.is_cuda else sent(trained, first.device),
+        start=_starts(updates) if seen else unseen,
+        delta=stack_rows([update.delta for update in updates]) if seen else unseen,
+        trained=trained if trained.is_cuda else sent(trained, device),
         n=n,
-        loss=stack_rows([update.loss for update in updates]).to(first.device),
+        loss=stack_rows([update.loss for update in updates]).to(device),
         steps=steps,
         epochs=epochs,
         lr=lr,

@@ -17,7 +17,7 @@ from motley.server.tally import Tally
 class Task:
     """A task that was given and not yet taken, lost or given up."""
 
-    __slots__ = ("arrived_at", "assignment", "given_at", "held", "number", "status", "update")
+    __slots__ = ("arrived_at", "assignment", "given_at", "held", "number", "status", "update", "why")
 
     def __init__(self, assignment: Assignment, number: int, given_at: float) -> None:
         self.assignment = assignment
@@ -27,6 +27,7 @@ class Task:
         self.held = False  # its transmission is or was delayed; the device is free
         self.update: Update | None = None
         self.arrived_at: float | None = None
+        self.why = ""  # it was lost
 
     @property
     def id(self) -> str:
@@ -120,7 +121,7 @@ class TaskBook:
             task.status, task.held = "held", True
             self.tell("hold", task.assignment, now)
         elif delivery.report is None:
-            task.status = "lost"
+            task.status, task.why = "lost", delivery.why
             self.open.remove(task)
             self.tally.lost += 1
             self._end(task, None)
@@ -132,12 +133,13 @@ class TaskBook:
 
     def _arrive(self, task: Task, report: Report, now: float) -> None:
         a = task.assignment
+        delta, held = self._change(a, report)
         task.update = Update(
             id=a.id,
             client=a.client,
             round=a.round,
             start=a.start,
-            delta=self._decode(report.payload),
+            delta=delta,
             trained=report.trained,
             extras=report.extras,
             n=report.n,
@@ -148,9 +150,19 @@ class TaskBook:
             duration=now - task.given_at,
             width=report.width,
             reached=report.reached,
+            held=held,
         )
         task.status, task.arrived_at = "arrived", now
         self.inbox.add(task)
+
+    def _change(self, a: Assignment, report: Report) -> tuple[Tensor, Weights | None]:
+        """What a client changed [P]; nothing, and its new model, where that stays with it."""
+        if report.held is not None:
+            return torch.zeros(0), report.held
+        delta = self._decode(report.payload)
+        if not a.keep:
+            return delta, None
+        return delta[:0], Weights(a.start.value + delta, holder=a.client)
 
     def take(self, tasks: Sequence[Task] | None = None, at_most: int | None = None) -> list[Update]:
         """What has arrived (of these), in order of arrival; the rest stays."""
@@ -251,7 +263,8 @@ def _written(task: Task) -> Tree:
 
 
 def _read(row: Tree, model: Callable[[Content], Weights]) -> Task:
-    start = model(row["assignment"]["start"])
+    start = row["assignment"]["start"]
+    start = model(start) if isinstance(start, Content) else Weights.from_tree(start)
     task = Task(Assignment.from_tree(row["assignment"])._replace(start=start), row["number"], row["given_at"])
     task.status, task.held, task.arrived_at = row["status"], row["held"], row["arrived_at"]
     task.update = None if row["update"] is None else Update.from_tree(row["update"], start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,28 +34,14 @@ class Assembler:
 
     def __call__(self, tasks: list[Assignment], facts: Facts, own: Own, width: int) -> Group:
         """A group of tasks that train the same layers, those with most steps first; padded to ``width``."""
-        training, first = self.training, tasks[0]
-        trained = torch.ones(training.net.n_layers)
-        if training.method.has("trainable"):
-            trained = trainable(training, facts.row(0))
+        training, padding = self.training, width - len(tasks)
+        trained = self._trained(facts)
         span, whole = span_of(trained)
-        padding = width - len(tasks)
-        shared = Shared(
-            all(a.start.same(first.start) for a in tasks),
-            all(a.down.same(first.down) and (a.dials is first.dials or a.dials == first.dials) for a in tasks),
+        shared = _shared(tasks)
+        work = _work(facts, training.batch_size, padding)
+        (clients, rounds, keys, n, steps, per_epoch), index, offsets = self._placed(
+            [*_identities(tasks, padding), *work], tasks
         )
-        sizes = [int(n) for n in _padded(facts.n.tolist(), padding)]
-        counts = [int(n) for n in facts.steps.tolist()] + [0] * padding
-        epoch_steps = [-(-n // training.batch_size) for n in sizes]
-        columns = [
-            _padded([a.client for a in tasks], padding),
-            _padded([a.round for a in tasks], padding),
-            _padded([a.key.signed for a in tasks], padding),
-            sizes,
-            counts,
-            epoch_steps,
-        ]
-        (clients, rounds, keys, n, steps, per_epoch), index, offsets = self._placed(columns, tasks)
         return Group(
             tasks=tasks,
             trained=trained,
@@ -70,10 +56,16 @@ class Assembler:
             own=self._owned(tasks, facts, own, padding),
             drawn=Drawn(keys, index, offsets, n, steps, training.batch_size),
             per_epoch=per_epoch,
-            samples=sizes,
-            counts=counts,
-            epoch_steps=epoch_steps,
+            samples=work.samples,
+            counts=work.counts,
+            epoch_steps=work.epoch_steps,
         )
+
+    def _trained(self, facts: Facts) -> Tensor:
+        """The layers that these clients train: [n_layers]."""
+        if self.training.method.has("trainable"):
+            return trainable(self.training, facts.row(0))
+        return torch.ones(self.training.net.n_layers)
 
     def _placed(self, columns: list[list[int]], tasks: list[Assignment]) -> tuple[list[Tensor], Tensor, Tensor]:
         """Columns of numbers on the device, sample ids, and where each client's begin."""
@@ -122,6 +114,35 @@ class Assembler:
 
     def _moved(self, tree: Any) -> Any:
         return tree_map(lambda leaf: leaf.to(self.device) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+class _Work(NamedTuple):
+    """Samples, steps, and steps per epoch of each client, on the host; padding takes no steps."""
+
+    samples: list[int]
+    counts: list[int]
+    epoch_steps: list[int]
+
+
+def _work(facts: Facts, batch_size: int, padding: int) -> _Work:
+    samples = [int(n) for n in _padded(facts.n.tolist(), padding)]
+    counts = [int(n) for n in facts.steps.tolist()] + [0] * padding
+    return _Work(samples, counts, [-(-n // batch_size) for n in samples])
+
+
+def _identities(tasks: list[Assignment], padding: int) -> list[list[int]]:
+    """Client, round and key of each task."""
+    columns = [a.client for a in tasks], [a.round for a in tasks], [a.key.signed for a in tasks]
+    return [_padded(column, padding) for column in columns]
+
+
+def _shared(tasks: list[Assignment]) -> Shared:
+    """Whether tasks start from one model, and whether they were sent the same."""
+    first = tasks[0]
+    return Shared(
+        all(a.start.same(first.start) for a in tasks),
+        all(a.down.same(first.down) and (a.dials is first.dials or a.dials == first.dials) for a in tasks),
+    )
 
 
 def _padded(values: list[Any], padding: int) -> list[Any]:

@@ -5,7 +5,7 @@ The draws are those of `motley.client.trainer.minibatches`, so a batched run see
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -71,23 +71,20 @@ class Batches:
         self.whole = all(n % batch_size == 0 for n in samples)
         per_epoch = [-(-n // batch_size) for n in samples]
         passes = [max(1, -(-count // each)) for count, each in zip(wanted, per_epoch, strict=True)]
-        pieces = [
-            (slice(begin, end), max(passes[begin:end]), max(samples[begin:end]))
-            for begin, end in _runs(samples, passes, keys.device.type == "cuda")
-        ]
-        widths = [width for where, _, width in pieces for _ in range(where.start, where.stop)]
-        lengths = [count * width for where, count, width in pieces for _ in range(where.start, where.stop)]
-        begins = [0, *accumulate(lengths)][:-1]
+        runs = _runs(samples, passes, keys.device.type == "cuda")
+        of_each = [run for run in runs for _ in range(run.where.start, run.where.stop)]
+        widths = [run.width for run in of_each]
+        begins = [0, *accumulate(run.epochs * run.width for run in of_each)][:-1]
         table = torch.tensor([per_epoch, passes, widths, begins]).to(keys.device)
         # [K]: steps per epoch; epochs; samples per epoch, padded; where a client's orders begin in the flat table
         self.per_epoch, self.passes, self.width, self.begin = table
 
-        def rows(where: slice, count: int, width: int) -> Tensor:
-            order = orders(keys[where], sizes[where], count, min(samples[where]), width)
+        def rows(where: slice, epochs: int, width: int) -> Tensor:
+            order = orders(keys[where], sizes[where], epochs, min(samples[where]), width)
             last = sizes[where, None, None] - 1  # stands in for padding
             return index[offsets[where, None, None] + order.minimum(last)].flatten()
 
-        self.order = torch.cat([rows(*piece) for piece in pieces])
+        self.order = torch.cat([rows(*run) for run in runs])
 
     def table(self, begin: int, end: int, width: int) -> Table:
         """The steps begin..end-1 of the first ``width`` clients."""
@@ -103,17 +100,29 @@ class Batches:
         return Table(self.order[first + torch.where(inside, within, 0)], inside.to(torch.float32))
 
 
-def _runs(samples: list[int], passes: list[int], together: bool) -> list[tuple[int, int]]:
-    """Neighbours whose orders are drawn at once: while the padding is no more than the samples, or all of them."""
-    if together:
-        return [(0, len(samples))]
-    runs, begin, real, widest, most = [], 0, 0, 0, 0
+class _Run(NamedTuple):
+    """Neighbours whose orders are drawn at once, for as many epochs and samples as any of them has."""
+
+    where: slice
+    epochs: int
+    width: int
+
+
+def _runs(samples: list[int], passes: list[int], together: bool) -> list[_Run]:
+    """All clients at once, or as many neighbours at a time as have no more padding than samples."""
+    edges = [0, *([] if together else _cuts(samples, passes)), len(samples)]
+    return [_Run(slice(begin, end), max(passes[begin:end]), max(samples[begin:end])) for begin, end in pairwise(edges)]
+
+
+def _cuts(samples: list[int], passes: list[int]) -> list[int]:
+    """Where the padding of neighbours would become more than their samples."""
+    cuts, begin, real, widest, most = [], 0, 0, 0, 0
     for i, (n, count) in enumerate(zip(samples, passes, strict=True)):
         widest, most, real = max(widest, n), max(most, count), real + n * count
         if i > begin and widest * most * (i + 1 - begin) > 2 * real + 4096:
-            runs.append((begin, i))
+            cuts.append(i)
             begin, real, widest, most = i, n * count, n, count
-    return [*runs, (begin, len(samples))]
+    return cuts
 
 
 def table(keys: Tensor, index: Tensor, offsets: Tensor, sizes: Tensor, steps: Tensor, batch_size: int) -> Table:

@@ -64,12 +64,12 @@ def _patches(
 
 @triton.jit
 def _finished(
-    y, bias, o, largest, client, SLOPE, CO: tl.constexpr,
+    y, bias, largest, client, o, SLOPE, BIAS_ROW, CO: tl.constexpr,
     BIAS: tl.constexpr, LEAKY: tl.constexpr, SCALED: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """What a tile of a convolution becomes before it is written: with bias, activated, in its scale and range."""
     if BIAS:
-        y += tl.load(bias + o, mask=o < CO, other=0.0)[None, :]
+        y += tl.load(bias + client * BIAS_ROW + o, mask=o < CO, other=0.0)[None, :]
     if LEAKY:
         y = tl.where(y > 0, y, SLOPE * y)
     if SCALED:
@@ -116,7 +116,7 @@ def _forward_kernel(
         M = M // 4
     else:
         best = acc
-    best = _finished(best, bias + client * BIAS_ROW, o, largest, client, SLOPE, CO, BIAS, LEAKY, SCALED, HALF)
+    best = _finished(best, bias, largest, client, o, SLOPE, BIAS_ROW, CO, BIAS, LEAKY, SCALED, HALF)
     if PLANAR:
         PIXELS: tl.constexpr = (OH // 2) * (OW // 2) if POOL else OH * OW
         at = ((client * B + m // PIXELS) * (CY * PIXELS) + m % PIXELS)[:, None] + (o * PIXELS)[None, :]

@@ -1,0 +1,173 @@
+"""Models that walk from client to client within groups, side by side, and are then averaged (GANDALF, Astraea).
+
+Each group has a mediator, which decides who is next. It goes by a table of how often each client has completed a task,
+so that everybody contributes about as much, whoever fails now and then. Models pass from client to client; the mediator
+only hears that a task is done. If the client that holds the newest model is gone, the one before it hands on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+
+from motley.core.errors import InputError
+from motley.core.ranges import Count, NotNegative, Positive
+from motley.core.tasks import Update, Weights
+from motley.core.types import Round
+from motley.protocol.federation import PROTOCOLS, Federation
+from motley.server.grouping import Groups, alike, at_random, towards_uniform
+from motley.server.tiers import by_speed
+
+Rule = Literal["kl", "kmeans", "random", "by_speed"]
+Through = Literal["clients", "server"]
+
+
+@PROTOCOLS.add(hidden=("fed",), punctual=True)
+async def mediators(
+    fed: Federation,
+    groups: Count = 5,
+    by: Rule = "kl",
+    passes: Count = 1,
+    through: Through = "clients",
+    most: Count | None = None,
+    pause: NotNegative = 0.0,
+    patience: Positive | None = None,
+) -> None:
+    """Models walk within groups of clients, side by side, before they are averaged (GANDALF, Algorithm 3; Astraea).
+
+    by: who is in a group together: ``kl`` (classes together as even as can be, Algorithm 4), ``kmeans`` (alike,
+    Algorithm 2), ``random`` or ``by_speed``. passes: how often a model visits each available client of its group
+    (E_m). through: models pass between ``clients`` without the server seeing them, or through the ``server``. most: how
+    often a client may be chosen in a round (``passes``, unless told). pause: seconds between two tasks of a client.
+    patience: seconds a mediator waits for a client (T_R); none: as long as it takes.
+    """
+    if groups > fed.n_clients:
+        raise InputError(f"{groups} groups cannot be made of {fed.n_clients} clients; set options.groups to less.")
+    teams: Groups = []
+    async for rnd in fed.rounds():
+        teams = teams or _teams(fed, groups, by)
+        rules = Rules(passes, most or passes, pause, patience or rnd.deadline, through == "clients")
+        table = Table.of(fed)
+        walks = await asyncio.gather(*(_walk(fed, rnd, team, rules, table) for team in teams))
+        fed.aggregate(rnd, [walk for walk in walks if walk is not None], observed=True)
+        fed.note(visits=sum(table.visits.values()), rollbacks=table.rollbacks)
+        fed.memory["completed"] = torch.tensor([table.completed[client] for client in fed.clients])
+
+
+def _teams(fed: Federation, groups: int, by: Rule) -> Groups:
+    """The groups, as ids of clients; the same in every round, and after a resumption."""
+    clients, key = fed.clients, fed.key.fold("teams")
+    if by == "random":
+        places = at_random(len(clients), groups, key)
+    elif by == "by_speed":
+        places = by_speed(fed.profile, groups)
+    else:
+        told = fed.labels
+        if told is None:
+            raise InputError(
+                f"Grouping by '{by}' needs to know how many samples of each class clients have, and they have not "
+                "told; set options.by=random or by_speed."
+            )
+        counts = told.numpy().astype(np.float64).clip(min=0)
+        places = towards_uniform(counts, groups) if by == "kl" else alike(counts, groups, key)
+    return [[clients[place] for place in group] for group in places]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a mediator walks its model."""
+
+    passes: int
+    most: int
+    pause: float
+    patience: float | None
+    unseen: bool  # models pass between clients
+
+
+@dataclass
+class Table:
+    """Who did how much: over all rounds, and in this one."""
+
+    completed: Counter[int]
+    visits: Counter[int] = field(default_factory=Counter)  # times each client was chosen in this round
+    last: dict[int, float] = field(default_factory=dict)  # when that was
+    rollbacks: int = 0
+
+    @classmethod
+    def of(cls, fed: Federation) -> Table:
+        known = fed.memory.get("completed")
+        return cls(Counter({} if known is None else dict(zip(fed.clients, known.tolist(), strict=True))))
+
+    def next_of(self, fed: Federation, rnd: Round, team: Sequence[int], rules: Rules) -> int | None:
+        """Who is next: of those who are there and may, the one that has completed the fewest tasks."""
+        here = set(fed.here(rnd))
+        able = [client for client in team if client in here and self.visits[client] < rules.most]
+        rested = [client for client in able if fed.now - self.last.get(client, float("-inf")) >= rules.pause]
+        return min(rested, key=lambda client: (self.completed[client], client), default=None)
+
+    def resting(self, fed: Federation, rnd: Round, team: Sequence[int], rules: Rules) -> float | None:
+        """When the first of those who may, but must pause, may again; None where there are none."""
+        here = set(fed.here(rnd))
+        able = [client for client in team if client in here and self.visits[client] < rules.most]
+        return min((self.last[client] + rules.pause for client in able if client in self.last), default=None)
+
+
+async def _walk(fed: Federation, rnd: Round, team: Sequence[int], rules: Rules, table: Table) -> Update | None:
+    """The change of one group's model in a round, as one update; None where nobody could train it."""
+    trail = [fed.weights]  # models by who holds them, the newest last; the first is the server's own and stays
+    hops: list[Update] = []
+    while sum(table.visits[client] for client in team) < rules.passes * len(team):
+        client = table.next_of(fed, rnd, team, rules)
+        if client is None:
+            again = table.resting(fed, rnd, team, rules)
+            if again is None:
+                break
+            await fed.sleep(max(0.0, again - fed.now))
+            continue
+        table.visits[client] += 1
+        table.last[client] = fed.now
+        (task,) = fed.dispatch(rnd, [client], [trail[-1]], keep=rules.unseen)
+        arrived = fed.observe(rnd, await fed.gather([task], rules.patience))
+        if arrived:
+            table.completed[client] += 1
+            trail.append(arrived[0].model)
+            hops.append(arrived[0])
+        elif len(trail) > 1 and (task.why == "holder" or not fed.reachable(trail[-1])):
+            trail.pop()  # the newest model that can still be had
+            hops.pop()
+            table.rollbacks += 1
+            table.visits[client] -= 1  # it was not its fault
+    return await _collect(fed, trail, hops, table)
+
+
+async def _collect(fed: Federation, trail: list[Weights], hops: list[Update], table: Table) -> Update | None:
+    """All hops as one change of the global model, by the newest model that can be had."""
+    origin = trail[0]
+    while hops:
+        last = await fed.bring(trail[-1])
+        if last is not None:
+            return together(hops, origin, last)
+        trail.pop()
+        hops.pop()
+        table.rollbacks += 1
+    return None
+
+
+def together(hops: Sequence[Update], origin: Weights, last: Weights) -> Update:
+    """Hops of a model as one update: samples, steps, epochs and seconds add up, the rest is the last one's."""
+    return hops[-1]._replace(
+        start=origin,
+        delta=last.value - origin.value,
+        trained=torch.stack([hop.trained for hop in hops]).amax(0),
+        n=sum(hop.n for hop in hops),
+        steps=sum(hop.steps for hop in hops),
+        epochs=sum(hop.epochs for hop in hops),
+        duration=sum(hop.duration for hop in hops),
+        held=None,
+    )
