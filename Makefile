@@ -1,13 +1,16 @@
 # make run    trains the example and shows what a remedy against unlike clients is worth
 # make test   runs the tests
+# make pins   asks the package registry whether the pinned versions fit together, on every Python
 # make lint   formats nothing, checks everything
 # make clean  removes what the others made
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+# what pip is told besides when it installs torch, for a build that is not the registry's own
+TORCH ?=
 
-.PHONY: run test lint format clean
+.PHONY: run test pins lint format clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -15,7 +18,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch $(TORCH)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
@@ -28,6 +31,9 @@ run: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+pins: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS) -m registry tests/packaging
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
