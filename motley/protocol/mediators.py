@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from motley.core.errors import InputError
 from motley.core.ranges import Count, NotNegative, Positive
@@ -26,6 +27,7 @@ from motley.server.tiers import by_speed
 
 Rule = Literal["kl", "kmeans", "random", "by_speed"]
 Through = Literal["clients", "server"]
+Counts = NDArray[np.float64]
 
 
 @PROTOCOLS.add(hidden=("fed",), punctual=True)
@@ -38,6 +40,7 @@ async def mediators(
     most: Count | None = None,
     pause: NotNegative = 0.0,
     patience: Positive | None = None,
+    histogram_noise: NotNegative = 0.0,
 ) -> None:
     """Models walk within groups of clients, side by side, before they are averaged (GANDALF, Algorithm 3; Astraea).
 
@@ -45,36 +48,48 @@ async def mediators(
     Algorithm 2), ``random`` or ``by_speed``. passes: how often a model visits each available client of its group
     (E_m). through: models pass between ``clients`` without the server seeing them, or through the ``server``. most: how
     often a client may be chosen in a round (``passes``, unless told). pause: seconds between two tasks of a client.
-    patience: seconds a mediator waits for a client (T_R); none: as long as it takes.
+    patience: seconds a mediator waits for a client (T_R); none: as long as it takes. histogram_noise: deviation of the
+    Gaussian noise on each count of the histograms that clients tell.
     """
-    if groups > fed.n_clients:
-        raise InputError(f"{groups} groups cannot be made of {fed.n_clients} clients; set options.groups to less.")
-    teams: Groups = []
+    made = teams(fed, groups, by, histogram_noise)
     async for rnd in fed.rounds():
-        teams = teams or _teams(fed, groups, by)
         rules = Rules(passes, most or passes, pause, patience or rnd.deadline, through == "clients")
         table = Table.of(fed)
-        walks = await asyncio.gather(*(_walk(fed, rnd, team, rules, table) for team in teams))
-        fed.aggregate(rnd, [walk for walk in walks if walk is not None], observed=True)
-        fed.note(visits=sum(table.visits.values()), rollbacks=table.rollbacks)
-        fed.memory["completed"] = torch.tensor([table.completed[client] for client in fed.clients])
+        walks = await asyncio.gather(*(walk(fed, rnd, team, rules, table, fed.weights) for team in made))
+        fed.aggregate(rnd, [one for one in walks if one is not None], observed=True)
+        table.written(fed)
 
 
-def _teams(fed: Federation, groups: int, by: Rule) -> Groups:
+def told_counts(fed: Federation, noise: float = 0.0) -> Counts | None:
+    """Samples per class as clients tell them [N, C]: plus N(0, noise^2) on each count, at least 0; None: they do not.
+
+    The same whenever it is asked for.
+    """
+    if fed.labels is None:
+        return None
+    counts: Counts = fed.labels.numpy().astype(np.float64)
+    if noise:
+        keys = [fed.key.fold("histogram", client) for client in fed.clients]
+        counts = counts + np.array([key.generator().normal(0.0, noise, counts.shape[1]) for key in keys])
+    return counts.clip(min=0)
+
+
+def teams(fed: Federation, groups: int, by: Rule, noise: float = 0.0) -> Groups:
     """The groups, as ids of clients; the same in every round, and after a resumption."""
+    if groups > fed.n_clients:
+        raise InputError(f"{groups} groups cannot be made of {fed.n_clients} clients; set options.groups to less.")
     clients, key = fed.clients, fed.key.fold("teams")
     if by == "random":
         places = at_random(len(clients), groups, key)
     elif by == "by_speed":
         places = by_speed(fed.profile, groups)
     else:
-        told = fed.labels
-        if told is None:
+        counts = told_counts(fed, noise)
+        if counts is None:
             raise InputError(
                 f"Grouping by '{by}' needs to know how many samples of each class clients have, and they have not "
                 "told; set options.by=random or by_speed."
             )
-        counts = told.numpy().astype(np.float64).clip(min=0)
         places = towards_uniform(counts, groups) if by == "kl" else alike(counts, groups, key)
     return [[clients[place] for place in group] for group in places]
 
@@ -96,19 +111,32 @@ class Table:
 
     completed: Counter[int]
     visits: Counter[int] = field(default_factory=Counter)  # times each client was chosen in this round
-    last: dict[int, float] = field(default_factory=dict)  # when that was
+    last: dict[int, float] = field(default_factory=dict)  # when it was last chosen, in whatever round
     rollbacks: int = 0
 
     @classmethod
     def of(cls, fed: Federation) -> Table:
-        known = fed.memory.get("completed")
-        return cls(Counter({} if known is None else dict(zip(fed.clients, known.tolist(), strict=True))))
+        known = fed.memory.get("walks")
+        if known is None:
+            return cls(Counter())
+        last = zip(fed.clients, known["last"].tolist(), strict=True)
+        completed = Counter(dict(zip(fed.clients, known["completed"].tolist(), strict=True)))
+        return cls(completed, last={client: moment for client, moment in last if moment >= 0})
+
+    def written(self, fed: Federation) -> None:
+        """Tells this round's record, and remembers what the next round must know."""
+        fed.note(visits=sum(self.visits.values()), rollbacks=self.rollbacks)
+        last = [self.last.get(client, -1.0) for client in fed.clients]
+        fed.memory["walks"] = {
+            "completed": torch.tensor([self.completed[client] for client in fed.clients]),
+            "last": torch.tensor(last, dtype=torch.float64),
+        }
 
     def next_of(self, fed: Federation, rnd: Round, team: Sequence[int], rules: Rules) -> int | None:
         """Who is next: of those who are there and may, the one that has completed the fewest tasks."""
         here = set(fed.here(rnd))
         able = [client for client in team if client in here and self.visits[client] < rules.most]
-        rested = [client for client in able if fed.now - self.last.get(client, float("-inf")) >= rules.pause]
+        rested = [client for client in able if fed.now >= self.last.get(client, float("-inf")) + rules.pause]
         return min(rested, key=lambda client: (self.completed[client], client), default=None)
 
     def resting(self, fed: Federation, rnd: Round, team: Sequence[int], rules: Rules) -> float | None:
@@ -118,9 +146,11 @@ class Table:
         return min((self.last[client] + rules.pause for client in able if client in self.last), default=None)
 
 
-async def _walk(fed: Federation, rnd: Round, team: Sequence[int], rules: Rules, table: Table) -> Update | None:
+async def walk(
+    fed: Federation, rnd: Round, team: Sequence[int], rules: Rules, table: Table, origin: Weights
+) -> Update | None:
     """The change of one group's model in a round, as one update; None where nobody could train it."""
-    trail = [fed.weights]  # models by who holds them, the newest last; the first is the server's own and stays
+    trail = [origin]  # models by who holds them, the newest last; the first is the server's own and stays
     hops: list[Update] = []
     while sum(table.visits[client] for client in team) < rules.passes * len(team):
         client = table.next_of(fed, rnd, team, rules)

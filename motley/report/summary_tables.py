@@ -8,6 +8,7 @@ from statistics import pstdev
 from typing import Any
 
 from motley.report.run_data import Group, RunData, mean_and_interval
+from motley.runtime.guarantee import sentence as privacy_text
 from motley.runtime.recipe import Recipe
 
 
@@ -139,6 +140,8 @@ def print_summary(recipe: Recipe, summary: dict[str, Any], quiet: bool) -> None:
     table.add_row("traffic", f"{megabytes(summary['bytes_up'])} up, {megabytes(summary['bytes_down'])} down")
     if summary["lost"] or summary["late"]:
         table.add_row("updates", f"{summary['lost']} lost, {summary['late']} late")
+    if "privacy" in summary:
+        table.add_row("privacy", privacy_text(summary["privacy"]))
     table.add_row("wall time", f"{duration(summary['wall_s'])} ({summary['executor']})")
     table.add_row("saved in", summary["run"])
     Console(highlight=False).print(table)

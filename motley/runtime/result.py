@@ -16,6 +16,7 @@ from motley.core.network import Network
 from motley.runtime.checkpoint import flat_sha256
 from motley.runtime.diagnostics import stability
 from motley.runtime.fairness import participation
+from motley.runtime.guarantee import account
 from motley.runtime.recipe import Recipe
 from motley.runtime.records import Record, validations
 
@@ -103,6 +104,10 @@ def _totals(run: Run) -> dict[str, Any]:
     found: dict[str, Any] = {"fairness": participation(ledger.chosen, ledger.heard, run.experiment.fleet.flops)}
     for name in ("stragglers", "dropouts"):
         found[f"{name}_rate"] = sum(record.extra.get(name, 0) for record in run.records) / max(1, tasks)
+    noise = run.fed.options.get("histogram_noise")
+    private = account(run.experiment.method, ledger.chosen, noise)
+    if private is not None:
+        found["privacy"] = private
     if ages:
         found["staleness"] = {str(age): ages[age] for age in sorted(ages)}
     return found
