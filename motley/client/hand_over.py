@@ -12,7 +12,7 @@ from motley.core.types import Client, Mine, Tree
 WORD = 0x6E6F6973  # keeps these draws apart from those of the minibatches
 
 
-@part("wire", neutral={"sigma": 0.0}, example={"sigma": 0.5, "clip": 0.2})
+@part("wire", neutral={"sigma": 0.0, "clip": None}, example={"sigma": 0.5, "clip": 0.2})
 def hand_over_noise(
     sigma: NotNegative = 1e-5, sensitivity: Positive = 1.0, clip: Positive | None = None, delta: PositiveShare = 1e-5
 ) -> Part:
