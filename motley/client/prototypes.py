@@ -49,7 +49,12 @@ def cyclic_targets(batch: Batch, n_classes: int) -> Tensor:
 
 @part("objective", neutral={"mu": 0.0}, example={"mu": 1.0})
 def prototype_augmentation(
-    mu: NotNegativeSchedule = 0.1, lam: NotNegative = 1.0, eps: NotNegativeSchedule = 1.0, keep_absent: bool = False
+    mu: NotNegativeSchedule = 0.1,
+    lam: NotNegative = 1.0,
+    eps: NotNegativeSchedule = 1.0,
+    keep_absent: bool = False,
+    keep_unmoved: bool = False,
+    first_round: int = 1,
 ) -> Part:
     """Trains the classifier on features moved to every class that has a prototype (ReBaFL, eq. 15-23).
 
@@ -57,7 +62,9 @@ def prototype_augmentation(
     sample of a minibatch becomes one of class ``y' = j mod C``, ``p[y'] + lam * (h - p[y])``, where both prototypes
     exist; ``mu`` times the mean cross-entropy of these is added (eq. 16), with gradient to the last layer only
     (eq. 19). The prior of the augmented minibatch is recomputed from its own labels and smoothed with ``eps``; eps = 1
-    is the plain softmax. After training, fresh sums of features and counts per class go up (eq. 21).
+    is the plain softmax. With ``keep_unmoved`` the samples that cannot be moved stay in this term as they are, under
+    their own class, and before ``first_round`` there is no such term (the authors' code: true, and 2). After training,
+    fresh sums of features and counts per class go up (eq. 21).
     Server: mean by class counts (eq. 23). A class that nobody reported has no prototype in the next round, or with
     ``keep_absent`` its last one. A client that trained nothing reports none.
     """
@@ -79,12 +86,17 @@ def prototype_augmentation(
         prototypes, known = me.notes["prototypes"], me.notes["known"]
         target = cyclic_targets(batch, c.net.n_classes)
         valid = known[target] * known[batch.y]
+        own = out.features.detach()
+        features = transfer(own, batch.y, target, prototypes, lam)
+        if keep_unmoved:
+            features = torch.where(valid.unsqueeze(-1) > 0, features, own)
+            target, valid = torch.where(valid > 0, target, batch.y), torch.ones_like(valid)
         if batch.mask is not None:
             valid = valid * batch.mask
-        features = transfer(out.features.detach(), batch.y, target, prototypes, lam)
         counts = (one_hot(target, c.net.n_classes) * valid.unsqueeze(-1)).sum(0)
         z = c.net.classify(c.params, features) + prior_offsets(counts, me.dials["eps"])
-        return me.dials["mu"] * Batch(batch.x, target, valid).mean(cross_entropy(z, target, reduction="none"))
+        term = Batch(batch.x, target, valid).mean(cross_entropy(z, target, reduction="none"))
+        return me.dials["mu"] * term * (c.facts.round >= first_round)
 
     def report(c: Client, me: Mine, data: Data) -> tuple[Client, Tree]:
         sums, counts = feature_sums(c.net, c.params, data)

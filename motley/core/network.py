@@ -20,7 +20,8 @@ class Network:
     classifier: names of the layers that make up the classifier when only that is trained (default: the head).
     order: names of the layers in forward order, where it differs from the order of registration.
     A module may carry them itself, as attributes ``head_name``, ``classifier`` and ``order``. A module with a method
-    ``features(x)`` that gives the head's input is called in two halves, which saves a hook per call.
+    ``features(x)`` that gives the head's input is called in two halves, which saves a hook per call. A submodule
+    ``projection``, on the same features as the head, is a projection head: trained, but no part of the logits.
     """
 
     def __init__(
@@ -162,6 +163,21 @@ class Network:
     def features(self, flat: Tensor, x: Tensor) -> Tensor:
         """The input of the last linear layer."""
         return self(flat, x).features
+
+    @property
+    def projects(self) -> bool:
+        """Whether the module has a projection head."""
+        return isinstance(getattr(self.module, "projection", None), nn.Module)
+
+    def project(self, flat: Tensor, features: Tensor) -> Tensor:
+        """The projection head alone: what it makes of given features."""
+        saved = [places[0][0][places[0][1]] for places in self._places]
+        try:
+            self._put(self.layout.tensors(flat))
+            projected: Tensor = self.module.projection(features)  # type: ignore[operator]
+            return projected
+        finally:
+            self._put(saved)
 
     def classify(self, flat: Tensor, features: Tensor) -> Tensor:
         """The last linear layer alone: logits of given features."""

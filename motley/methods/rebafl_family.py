@@ -15,20 +15,27 @@ from motley.server.retrain import retrain_head
 
 @METHODS.add()
 def rebafl(
-    eps: NotNegativeSchedule = 0.01, mu: NotNegativeSchedule = 0.1, lam: NotNegative = 1.0, keep_absent: bool = False
+    eps: NotNegativeSchedule = 0.01,
+    mu: NotNegativeSchedule = 0.1,
+    lam: NotNegative = 1.0,
+    keep_absent: bool = False,
+    keep_unmoved: bool = False,
+    first_round: int = 1,
 ) -> Method:
     """Relaxed balanced softmax and prototype feature augmentation (Algorithm 1)."""
     return compose(
         relaxed_balanced_softmax(eps=eps),
-        prototype_augmentation(mu=mu, lam=lam, eps=eps, keep_absent=keep_absent),
+        prototype_augmentation(
+            mu=mu, lam=lam, eps=eps, keep_absent=keep_absent, keep_unmoved=keep_unmoved, first_round=first_round
+        ),
         name="rebafl",
     )
 
 
 @METHODS.add()
-def moon(mu: NotNegativeSchedule = 1.0, temperature: Positive = 0.5) -> Method:
-    """Model-contrastive learning (Li, He, Song 2021)."""
-    return compose(model_contrastive(mu=mu, temperature=temperature), name="moon")
+def moon(mu: NotNegativeSchedule = 1.0, temperature: Positive = 0.5, projection: bool = False) -> Method:
+    """Model-contrastive learning (Li, He, Song 2021); ``projection``: on the model's projection head."""
+    return compose(model_contrastive(mu=mu, temperature=temperature, projection=projection), name="moon")
 
 
 @METHODS.add()

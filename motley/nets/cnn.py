@@ -23,7 +23,11 @@ class Block(NamedTuple):
 
 
 class ConvNet(Split):
-    """Layers ``conv1, conv2, ..., fc1, fc2, ..., head``; ReLU between them, leaky where ``slope`` is not 0."""
+    """Layers ``conv1, conv2, ..., fc1, fc2, ..., head``; ReLU between them, leaky where ``slope`` is not 0.
+
+    Without ``last_activation`` the features are the last hidden layer's numbers themselves. ``projection`` adds linear
+    layers of these widths beside the head, on the same features; logits do not depend on them (`Network.project`).
+    """
 
     def __init__(
         self,
@@ -34,6 +38,9 @@ class ConvNet(Split):
         hidden: tuple[int, ...],
         classifier: tuple[str, ...] = ("head",),
         slope: float = 0.0,
+        last_activation: bool = True,
+        head_bias: bool = True,
+        projection: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         channels, height, width = image(name, shape)
@@ -41,6 +48,7 @@ class ConvNet(Split):
         self.n_hidden = len(hidden)
         self.classifier = classifier
         self.slope = slope
+        self.n_activated = len(hidden) - (not last_activation)
         for i, block in enumerate(blocks, 1):
             self.add_module(f"conv{i}", Conv2d(channels, block.channels, block.kernel, padding=block.padding))
             channels = block.channels
@@ -53,14 +61,26 @@ class ConvNet(Split):
                 )
         for i, (before, after) in enumerate(pairwise((channels * height * width, *hidden)), 1):
             self.add_module(f"fc{i}", Linear(before, after))
-        self.head = Linear(hidden[-1] if hidden else channels * height * width, classes)
+        n_features = hidden[-1] if hidden else channels * height * width
+        self.head = Linear(n_features, classes, bias=head_bias)
+        if projection:
+            self.projection = _projection((n_features, *projection))
 
     def features(self, x: Tensor) -> Tensor:
         convolutions = [cast(Conv2d, self.get_submodule(f"conv{i}")) for i in range(1, len(self.pools) + 1)]
         h = conv_blocks(convolutions, x, self.pools, self.slope).flatten(1)
         for i in range(1, self.n_hidden + 1):
-            h = activation(self.get_submodule(f"fc{i}")(h), self.slope)
+            h = self.get_submodule(f"fc{i}")(h)
+            h = activation(h, self.slope) if i <= self.n_activated else h
         return h
+
+
+def _projection(sizes: tuple[int, ...]) -> nn.Sequential:
+    """Linear layers with ReLU between them; only the last has a bias."""
+    layers: list[nn.Module] = []
+    for i, (before, after) in enumerate(pairwise(sizes), 2):
+        layers += [Linear(before, after, bias=i == len(sizes)), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 def _after(block: Block, length: int) -> int:
@@ -96,18 +116,35 @@ def cnn_rebafl(
     vocabulary: int = 0,
     channels: list[int] | tuple[int, ...] = (),
     padding: int | None = None,
+    last_activation: bool = True,
+    head_bias: bool = True,
+    projection: list[int] | tuple[int, ...] = (),
 ) -> ConvNet:
     """ReBaFL: convolutions with pooling (16, 32 channels; 16, 32, 64 for colour images), a linear layer of 128.
 
     The paper gives the widths alone. Kernels (5x5, 5x5, then 3x3), paddings (0, 1, 1) and leaky ReLU are those of the
-    networks of the same widths that its first author released with FedPAC. ``padding`` overrides all three.
+    networks of the same widths that its first author released with FedPAC. ``padding`` overrides all three. The
+    authors' released network for CIFAR-10 has no activation after the linear layer (``last_activation=False``) and a
+    head without bias (``head_bias=False``). ``projection`` gives it MOON's projection head, of these widths: [256, 128]
+    on CIFAR-10 and [128] on Fashion-MNIST in their code.
     """
     colour = image("cnn_rebafl", shape)[0] > 1
     convolutions = widths("cnn_rebafl", "channels", channels) or ((16, 32, 64) if colour else (16, 32))
     blocks = tuple(
         Block(c, 5 if i < 2 else 3, padding if padding is not None else min(i, 1)) for i, c in enumerate(convolutions)
     )
-    return ConvNet("cnn_rebafl", shape, classes, blocks, (128,), slope=0.01)
+    beside = widths("cnn_rebafl", "projection", projection)
+    return ConvNet(
+        "cnn_rebafl",
+        shape,
+        classes,
+        blocks,
+        (128,),
+        slope=0.01,
+        last_activation=last_activation,
+        head_bias=head_bias,
+        projection=beside,
+    )
 
 
 @model

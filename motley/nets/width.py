@@ -87,6 +87,8 @@ def first_width(net: Network, device: torch.device | str = "cpu") -> Tensor:
 def _walk(net: Network) -> Tensor:
     pieces: list[Tensor] = []
     units: Units | None = None
+    if net.projects:
+        raise _cannot("projection", "a projection head stands beside the last layer")
     for layer in net.layout.layers:
         module = net.module.get_submodule(layer.name)
         rule = next((RULES[kind] for kind in type(module).__mro__ if kind in RULES), None)

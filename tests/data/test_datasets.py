@@ -52,6 +52,16 @@ def test_synthetic_iid_clients_share_one_model() -> None:
     assert accuracy > 0.7
 
 
+def test_fashion_mnist_scaled_by_other_numbers() -> None:
+    if find("fashion_mnist.npz") is None:
+        pytest.skip("needs the files")
+    data = load("fashion_mnist(mean=0.1307, deviation=0.3081)")
+    x = data.x[:3].float() / 255
+    assert torch.allclose(data.inputs(data.x[:3]), (x - 0.1307) / 0.3081, atol=1e-6)
+    with pytest.raises(InputError, match="must be above 0"):
+        load("fashion_mnist(deviation=0)")
+
+
 def test_wrong_names_give_sentences() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'digits'"):
         load("digit")

@@ -34,7 +34,9 @@ ALL = [
     "major_minor(major=2)",
     "shards",
     "drawn(samples=40)",
+    "drawn(samples=40, in_sequence=true)",
     "clustered(groups=[1, 3], samples=30)",
+    "clustered(groups=[1, 3], samples=30, in_sequence=true)",
     "size_skew",
     "power_law",
     "linear",
@@ -245,36 +247,6 @@ def test_major_minor_in_gandalfs_setting() -> None:
     ratio = labels[:, 6:].mean(1) / labels[:, :6].mean(1)
     assert ratio.min() > 9
     assert ratio.max() < 11
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    counts=st.lists(st.integers(60, 90), min_size=5, max_size=8),
-    clients=st.integers(1, 20),
-    per_client=st.integers(1, 5),
-    samples=st.integers(5, 55),
-    seed=seeds,
-)
-def test_drawn_gives_each_client_its_number(
-    counts: list[int], clients: int, per_client: int, samples: int, seed: int
-) -> None:
-    data = toy(counts)
-    p = make(f"drawn(per_client={per_client}, samples={samples})", data, clients, seed)
-    labels = FederatedData(data, p).labels
-    assert p.shared
-    assert (p.sizes == samples).all()
-    assert ((labels > 0).sum(1) == per_client).all()
-    held = np.where(labels > 0, labels, samples)
-    assert (labels.max(1) - held.min(1) <= 1).all()
-
-
-def test_clustered_sets_clusters() -> None:
-    data = toy([600] * 10)
-    p = make("clustered(samples=300)", data, 20)
-    labels = FederatedData(data, p).labels
-    assert p.clusters is not None
-    assert p.clusters.tolist() == np.repeat(np.arange(5), 4).tolist()
-    assert ((labels > 0).sum(1) == np.repeat([2, 2, 3, 3, 5], 4)).all()
 
 
 @settings(max_examples=30, deadline=None)

@@ -126,6 +126,35 @@ def test_augmented_loss_by_hand(eps: float) -> None:
     assert float(value) == pytest.approx(0.5 * total / 3, rel=1e-4)
 
 
+def test_samples_that_cannot_be_moved_stay_by_hand() -> None:
+    """As above with eps = 0: sample 3 stays of class 1, so the prior is (1/4, 1/2, 1/4, 0) over four samples."""
+    net, params, data, down = setting([0.0, 0.0, 1.0, 0.0])
+    method = compose(prototype_augmentation(mu=0.5, eps=0.0, keep_unmoved=True))
+    c = begun(method, net, params, data, down)
+    value = hook(method, "penalty")(c, c.mine(NAME), Batch(data.x, data.y), net(params, data.x))
+    h, p = net.features(params, data.x), c.notes[NAME]["prototypes"]
+    prior = [0.25, 0.5, 0.25, 0.0]
+    total = 0.0
+    for feature, y in ((p[0] + h[0] - p[0], 0), (p[1] + h[1] - p[0], 1), (p[2] + h[2] - p[1], 2), (h[3], 1)):
+        z = net.classify(params, feature).tolist()
+        total += -math.log(prior[y] * math.exp(z[y]) / sum(q * math.exp(v) for q, v in zip(prior, z, strict=True)))
+    assert float(value) == pytest.approx(0.5 * total / 4, rel=1e-4)
+
+
+def test_augmentation_may_begin_later() -> None:
+    """The term is 0 before its first round, and what it always is from then on."""
+    net, params, data, down = setting([1.0, 1.0, 1.0, 1.0])
+    found = []
+    for first in (1, 2):
+        method = compose(prototype_augmentation(first_round=first))
+        c = begun(method, net, params, data, down)
+        for number in (1, 2):
+            now = c.with_(facts=c.facts._replace(round=torch.tensor(number)))
+            found.append(hook(method, "penalty")(now, now.mine(NAME), Batch(data.x, data.y), net(params, data.x)))
+    assert [float(value) for value in found] == [float(found[0]), float(found[0]), 0.0, float(found[0])]
+    assert float(found[0]) > 0
+
+
 def test_gradient_reaches_the_last_layer_only() -> None:
     """Eq. 19."""
     net, params, data, down = setting([1.0, 1.0, 1.0, 1.0])

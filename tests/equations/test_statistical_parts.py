@@ -6,15 +6,19 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
-from motley.core.errors import ConflictError
+from motley.core.errors import ConflictError, InputError
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Method, compose
 from motley.core.types import Batch, Plan, Round, Setting, Updates
 from motley.methods import make_method
 from motley.nets import build
+from motley.nets.models import Split
+from motley.runtime.experiment import prepare
 from motley.runtime.launch import Run
+from motley.runtime.recipe import Recipe
 from motley.server.merge import effective_steps, normalised_averaging, whole_model_mean
 from motley.server.method_server import MethodServer
 from motley.server.step import mix_with_previous
@@ -93,6 +97,71 @@ def test_contrastive_term_by_hand() -> None:
     s = torch.nn.functional.cosine_similarity(net.features(params, x), net.features(previous, x))
     expected = sum(-math.log(math.exp(2) / (math.exp(2) + math.exp(2 * float(v)))) for v in s) / 5
     assert float(value) == pytest.approx(3.0 * expected, rel=1e-5)
+
+
+class WithProjection(Split):
+    """Two features, which a projection head swaps and doubles the first of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(2, 2, bias=False)
+        self.head = nn.Linear(2, 3)
+        self.projection = nn.Sequential(nn.Linear(2, 2, bias=False))
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)  # type: ignore[no-any-return]
+
+
+def weights(net: Network, body: list[list[float]], projection: list[list[float]]) -> torch.Tensor:
+    named = net.layout.unflatten(net.initial())
+    given = {"body.weight": torch.tensor(body), "projection.0.weight": torch.tensor(projection)}
+    return net.layout.flatten({**named, **given})
+
+
+def test_contrastive_term_on_a_projection_head_by_hand() -> None:
+    """z = (3, 4) now, (4, 3) as received, (0, 5) before: cosines 24/25 and 4/5, by another head of each model."""
+    net = Network(WithProjection())
+    one = [[1.0, 0.0], [0.0, 1.0]]
+    now = weights(net, one, [[0.0, 1.0], [1.0, 0.0]])  # x = (4, 3): features (4, 3), projected (3, 4)
+    received = weights(net, one, one)
+    previous = weights(net, one, [[0.75, -1.0], [0.5, 1.0]])  # (0, 5)
+    method = make_method("moon(mu=2.0, temperature=0.5, projection=true)")
+    c = client(method, net, received, [1.0, 0, 0], own={"model_contrastive": previous}).with_(params=now)
+    ((name, penalty),) = method.hooks("penalty")
+    x, y = torch.tensor([[4.0, 3.0]]), torch.zeros(1, dtype=torch.int64)
+    near, far = math.exp(24 / 25 / 0.5), math.exp(4 / 5 / 0.5)
+
+    def term(flat: torch.Tensor) -> torch.Tensor:
+        told: torch.Tensor = penalty(c.with_(params=flat), c.mine(name), Batch(x, y), net(flat, x))
+        return told
+
+    assert float(term(now)) == pytest.approx(-2.0 * math.log(near / (near + far)), rel=1e-5)
+    slope = net.layout.unflatten(torch.func.grad(term)(now))
+    assert slope["projection.0.weight"].abs().max() > 0
+    assert slope["body.weight"].abs().max() > 0
+    assert slope["head.weight"].abs().max() == 0
+
+
+def test_executors_agree_on_a_projection_head() -> None:
+    content = {
+        "data": "digits",
+        "clients": 6,
+        "cohort": 3,
+        "rounds": 2,
+        "model": "cnn_rebafl(channels=[4, 6], padding=2, projection=[8, 5])",
+        "method": "moon(projection=true)",
+        "executor": "loop",
+    }
+    loop, batched = (Run(prepare(Recipe(**content | {"executor": name}))) for name in ("loop", "batched"))
+    begun = loop.experiment.net.layout.unflatten(loop.experiment.net.initial())["projection.0.weight"].clone()
+    one, other = loop.go().params, batched.go().params
+    assert torch.allclose(one, other, atol=1e-4)
+    assert not torch.equal(loop.experiment.net.layout.unflatten(one)["projection.0.weight"], begun)
+
+
+def test_a_projection_needs_a_model_that_has_one() -> None:
+    with pytest.raises(InputError, match=r"MLP has none here; take one, such as cnn_rebafl"):
+        Run(small_experiment("moon(projection=true)"))
 
 
 def test_masks_of_the_papers_network() -> None:

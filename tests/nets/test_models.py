@@ -123,6 +123,22 @@ def test_digits_fit_with_padding() -> None:
     assert build("cnn_rebafl(padding=2)", (1, 8, 8), 10, 0, KEY).n_features == 128
 
 
+def test_the_released_network_of_rebafl() -> None:
+    """No activation before a head without bias; a projection head of its own weights beside it."""
+    net = build("cnn_rebafl(last_activation=false, head_bias=false, projection=[256, 128])", COLOUR, 10, 0, KEY)
+    plain = build("cnn_rebafl", COLOUR, 10, 0, KEY)
+    assert net.size == plain.size - 10 + 128 * 256 + 256 * 128 + 128
+    assert net.projects
+    assert not plain.projects
+    x, flat = inputs(COLOUR, 4), plain.initial()
+    named = {**net.layout.unflatten(net.initial()), **plain.layout.unflatten(flat)}
+    h = net.features(net.layout.flatten(named), x)
+    assert torch.allclose(F.leaky_relu(h, 0.01), plain.features(flat, x))
+    first, last = net.module.projection[0], net.module.projection[2]
+    expected = F.linear(F.relu(h @ first.weight.T), last.weight, last.bias)
+    assert torch.allclose(net.project(net.initial(), h), expected, atol=1e-5)
+
+
 def test_resnet_18() -> None:
     net = build("resnet_gn(depth=18, width=4)", (3, 16, 16), 10, 0, KEY)
     convolutions = [layer for layer in net.layout.layers if ".conv" in layer.name]

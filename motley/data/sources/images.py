@@ -56,15 +56,20 @@ def mnist() -> Dataset:
     )
 
 
-def fashion_mnist() -> Dataset:
-    """Fashion-MNIST, 60,000 + 10,000 pictures of clothes, 28x28, 10 classes."""
+def fashion_mnist(mean: float = 0.2860, deviation: float = 0.3530) -> Dataset:
+    """Fashion-MNIST, 60,000 + 10,000 pictures of clothes, 28x28, 10 classes.
+
+    ``mean`` and ``deviation`` are what pixels (0 to 1) are scaled by; the defaults are those of its training images.
+    """
+    if not deviation > 0:
+        raise DataError(f"fashion_mnist(deviation={deviation}) cannot scale pixels; it must be above 0.")
     base = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
     path = find("fashion_mnist.npz")
     if path is not None:
         x, y, xt, yt = read_npz(path, "x_train", "y_train", "x_test", "y_test")
     else:
         x, y, xt, yt = _idx_set("fashion_mnist", base, _FASHION)
-    return _images("fashion_mnist", x[:, None], y, xt[:, None], yt, [0.2860], [0.3530])
+    return _images("fashion_mnist", x[:, None], y, xt[:, None], yt, [mean], [deviation])
 
 
 def cifar10() -> Dataset:
