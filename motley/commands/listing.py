@@ -97,6 +97,19 @@ def public() -> list[Row]:
     return _registry(PUBLIC)
 
 
+def skews() -> list[Row]:
+    from motley.data.skew import SKEWS
+
+    return _registry(SKEWS)
+
+
+def diagnostics() -> list[Row]:
+    import motley.runtime.launch  # noqa: F401  (registers them all)
+    from motley.runtime.diagnostics import DIAGNOSTICS
+
+    return _registry(DIAGNOSTICS)
+
+
 def fleets() -> list[Row]:
     from motley.fleet.layers import FLEETS
 
@@ -145,6 +158,7 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
         methods,
         datasets,
         partitions,
+        skews,
         augmentations,
         public,
         models,
@@ -153,6 +167,7 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
         protocols,
         optimizers,
         executors,
+        diagnostics,
         phases,
         recipes,
     )

@@ -71,23 +71,16 @@ def resume(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of an interrupted run.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="What has no effect on the result: executor=pool workers=4 ..."),
+        typer.Argument(metavar="[KEY=VALUE]...", help="A later end, rounds=200, or another way: executor=pool ..."),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Continue an interrupted run to exactly the model the uninterrupted run gives."""
-    from motley.core.errors import RecipeError
-    from motley.runtime.launch import open_run
-    from motley.runtime.recipe import WITHOUT_EFFECT, parse_override
+    """Continue an interrupted run, or extend a finished one, to exactly the model the uninterrupted run gives."""
+    from motley.runtime.extension import reopened
 
     mode = OutputMode(as_json, quiet)
-    changes = overrides or []
-    for key, _ in map(parse_override, changes):
-        if key not in WITHOUT_EFFECT:
-            allowed = ", ".join(WITHOUT_EFFECT[2:])
-            raise RecipeError(f"A resumed run cannot change '{key}', only what leaves its result alone: {allowed}.")
-    recipe = open_run(folder, changes)
+    recipe = reopened(folder, overrides or [])
     mode.end(_carry_out(recipe, folder, mode, "", resume=True))
 
 

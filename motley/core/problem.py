@@ -71,6 +71,11 @@ class Problem:
         """The score that is told first; where no scores were given, the loss."""
         return next((name for name in self.goals if name != "loss"), "loss")
 
+    @property
+    def names_its_scores(self) -> bool:
+        """Whether `goals` holds every score, so that one that is not there is a mistake."""
+        return self._scores is None and (len(self.goals) > 1 or type(self).scores is Problem.scores)
+
     def better(self, score: str) -> int:
         """+1 where more of a score is better, -1 where less is."""
         return self.goals.get(score, 1)

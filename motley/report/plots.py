@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from motley.core.wording import SHARES
 from motley.report.run_data import Group, RunData
-from motley.report.summary_tables import SHARES
 
 # Okabe and Ito's colours, told apart by everyone; each comes with a line style of its own.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from motley.report.summary_tables import duration, score_text
+from motley.core.wording import duration, score_text
 from motley.runtime.launch import Result, Run
 from motley.runtime.listeners import Listener
 from motley.runtime.records import Record

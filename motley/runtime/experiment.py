@@ -41,6 +41,7 @@ from motley.protocol import PROTOCOLS
 from motley.protocol.federation import option_names
 from motley.runtime.partition_cache import remembered
 from motley.runtime.recipe import Recipe
+from motley.runtime.stopping import check_stop
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,8 @@ def _check_names(recipe: Recipe, problem: Problem) -> None:
         read_executor(recipe.executor)
     from motley.runtime.diagnostics import DIAGNOSTICS  # they measure experiments
 
+    if recipe.stop is not None:
+        check_stop(recipe.stop, problem, recipe.split is not None, bool(recipe.diagnostics))
     for name in recipe.diagnostics:
         _check_needs("diagnostic", name, DIAGNOSTICS[name].meta.get("needs", ()), problem)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import motley
 from motley.core.errors import MemoryFullError, MotleyError, StateError
@@ -24,11 +24,13 @@ from motley.runtime import checkpoint, divergence  # noqa: F401 (the second regi
 from motley.runtime.assembly import executor_of, federation, simulated
 from motley.runtime.coordinator import AfterRound
 from motley.runtime.experiment import Experiment, Given, prepare
+from motley.runtime.extension import LONGER, reopened
 from motley.runtime.folders import begin, has_checkpoint, new_folder, open_run, read_summary, write_model
 from motley.runtime.listeners import Checkpointer, Evaluator, Listener, standard
-from motley.runtime.recipe import Recipe, load
+from motley.runtime.progress_line import Progress, progress_listeners
+from motley.runtime.recipe import Recipe, load, parse_override
 from motley.runtime.records import Record, read_records
-from motley.runtime.result import Result, summary_of
+from motley.runtime.result import Result, module_with, summary_of
 from motley.server.tally import Tally
 
 __all__ = [
@@ -47,7 +49,8 @@ __all__ = [
     "run",
 ]
 
-Listening = Iterable[Listener | Callable[[Record], Any]]
+Listening = Iterable[Listener | Callable[..., Any]]
+"""Listeners, functions of a record, and functions of a run and a record."""
 L = TypeVar("L", bound=Listener)
 
 
@@ -88,6 +91,11 @@ class Run:
     def model(self) -> Tensor:
         """The model as it is now [P]: the global one, or what the protocol shows in its place."""
         return (self.fed.shown or self.fed.weights).value
+
+    @property
+    def module(self) -> nn.Module:
+        """A copy of the module with the weights as they are now."""
+        return module_with(self.experiment.net, self.model)
 
     @property
     def _executor(self) -> Executor | None:
@@ -297,20 +305,33 @@ def run(
     /,
     folder: str | Path | None = None,
     listeners: Listening = (),
+    progress: Progress = False,
     **overrides: Any,
 ) -> Result:
     """Runs a recipe (a name, a TOML file, a mapping or a `Recipe`); keywords override its keys.
 
     With ``folder`` the run is saved there and can be resumed; without, it leaves nothing on disk. ``listeners`` are
-    told what happens: `motley.Listener`, or functions that are called with the record of every round.
+    told what happens: `motley.Listener`, or functions that are called with the record of every round, or with the run
+    and the record. ``progress=True`` shows a line that tells how far it is, ``"auto"`` does where a person watches.
     """
-    return launch(load(recipe, overrides), None if folder is None else Path(folder), listeners)
+    place = None if folder is None else Path(folder)
+    return launch(load(recipe, overrides), place, [*progress_listeners(progress), *listeners])
 
 
-def resume(folder: str | Path, listeners: Listening = (), changes: Sequence[str] = (), **given: Any) -> Result:
+def resume(
+    folder: str | Path,
+    listeners: Listening = (),
+    changes: Sequence[str] = (),
+    progress: Progress = False,
+    **given: Any,
+) -> Result:
     """Continues an interrupted run to exactly the model the uninterrupted run gives.
 
-    A run that was given things in Python (data, net, method, fleet, ...; see `Given`) must be given them again.
+    ``rounds=200`` (or ``until``, ``stop``) lets a run go on for longer than it was asked to, to the model of one that
+    was asked for 200 rounds from the beginning. A run that was given things in Python (data, net, method, fleet, ...;
+    see `Given`) must be given them again.
     """
     place = Path(folder)
-    return launch(open_run(place, changes), place, listeners, Given(**given), resume=True)
+    longer = {key: given.pop(key) for key in LONGER if key in given}
+    recipe = reopened(place, {**dict(map(parse_override, changes)), **longer})
+    return launch(recipe, place, [*progress_listeners(progress), *listeners], Given(**given), resume=True)

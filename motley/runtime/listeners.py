@@ -7,17 +7,19 @@ two rounds is a listener; their order is the order of what follows from what.
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from motley.core.errors import TrainingError
+from motley.core.errors import TrainingError, UnknownNameError
 from motley.engine.device import precision
 from motley.runtime.diagnostics import Diagnostics, Moment
 from motley.runtime.evaluation import Judged, evaluate, ready_to_judge
 from motley.runtime.records import Record
+from motley.runtime.stopping import Rule, parse_stop, reason_to_stop, recorded
 
 if TYPE_CHECKING:
     from motley.runtime.launch import Result, Run
@@ -43,17 +45,30 @@ class Listener:
 
 
 class Told(Listener):
-    """A function of records as a listener."""
+    """A function of records, or of the run and records, as a listener."""
 
-    def __init__(self, function: Callable[[Record], Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
+        self.takes_run = _takes_two(function)
 
     def round_ended(self, run: Run, record: Record) -> None:
-        self.function(record)
+        if self.takes_run:
+            self.function(run, record)
+        else:
+            self.function(record)
 
 
-def as_listener(one: Listener | Callable[[Record], Any]) -> Listener:
-    """A listener, or a function that is called with the record of every round."""
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function must be given two things."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some built-in functions tell nothing of themselves
+        return False
+    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in found) == 2
+
+
+def as_listener(one: Listener | Callable[..., Any]) -> Listener:
+    """A listener, or a function that is called after every round with its record, or with the run and its record."""
     return one if isinstance(one, Listener) else Told(one)
 
 
@@ -135,7 +150,7 @@ class Checkpointer(Listener):
 
     def round_ended(self, run: Run, record: Record) -> None:
         due = time.perf_counter() - self._saved >= run.recipe.checkpoint_seconds
-        if due or record.round == run.recipe.rounds:
+        if due or record.round == run.recipe.rounds or run.fed.stopping:
             self.save(run)
 
     def save(self, run: Run) -> None:
@@ -168,8 +183,34 @@ class EmptyRounds(Listener):
             )
 
 
-def standard(run: Run, given: Iterable[Listener | Callable[[Record], Any]]) -> list[Listener]:
+class Stopper(Listener):
+    """Ends a run early, as its recipe says; a run that is resumed where it had ended stays there."""
+
+    def __init__(self, rules: list[Rule], text: str) -> None:
+        self.rules, self.text = rules, text
+
+    def begun(self, run: Run) -> None:
+        self._look(run)
+
+    def round_ended(self, run: Run, record: Record) -> None:
+        for rule in self.rules:
+            if record.judged and not recorded(run.records, rule.score) and not run.recipe.diagnostics:
+                known = [*record.scores, *(name for name in record.extra if record.score(name) is not None)]
+                raise UnknownNameError("recorded score", rule.score, [*known, "train_loss"])
+        self._look(run)
+
+    def _look(self, run: Run) -> None:
+        if reason_to_stop(self.rules, run.records) is not None:
+            run.stop(self.text)
+
+
+def _stoppers(run: Run) -> list[Listener]:
+    text = run.recipe.stop
+    return [] if text is None else [Stopper(parse_stop(text, run.experiment.problem), text)]
+
+
+def standard(run: Run, given: Iterable[Listener | Callable[..., Any]]) -> list[Listener]:
     """Everything that listens to a run, in order."""
     evaluator = Evaluator(run)
-    inner = [evaluator, Diagnoser(run, evaluator), Recorder(), EmptyRounds(), Checkpointer()]
+    inner = [evaluator, Diagnoser(run, evaluator), Recorder(), EmptyRounds(), *_stoppers(run), Checkpointer()]
     return [*inner, *map(as_listener, given)]

@@ -59,6 +59,7 @@ class Recipe(BaseModel):
 
     rounds: int = Field(50, ge=1)
     until: float | None = Field(None, gt=0, description="virtual seconds after which the run ends, whatever its rounds")
+    stop: str | None = Field(None, description="ends the run early, such as accuracy>=0.9 for 3")
     cohort: int = Field(10, ge=1, description="clients per round, at most")
     epochs: float = Field(1.0, gt=0, description="local passes per round; fractions allowed")
     batch_size: int = Field(32, ge=1)

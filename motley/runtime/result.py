@@ -40,11 +40,7 @@ class Result:
         """A copy of the model with the trained weights."""
         if self.net is None:
             raise StateError("This run broke off, so there is no model.")
-        module = copy.deepcopy(self.net.module)
-        with torch.no_grad():
-            for name, value in self.net.layout.unflatten(self.params.cpu()).items():
-                module.get_parameter(name).copy_(value)
-        return module
+        return module_with(self.net, self.params)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -54,6 +50,15 @@ class Result:
     @property
     def accuracy(self) -> float:
         return float(self.summary["accuracy"])
+
+
+@torch.no_grad()
+def module_with(net: Network, params: Tensor) -> nn.Module:
+    """A copy of a network's module with these weights [P]."""
+    module = copy.deepcopy(net.module)
+    for name, value in net.layout.unflatten(params.detach().cpu()).items():
+        module.get_parameter(name).copy_(value)
+    return module
 
 
 def summary_of(run: Run) -> dict[str, Any]:

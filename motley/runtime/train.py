@@ -22,6 +22,7 @@ from motley.data.federated import FederatedData
 from motley.fleet.fleet import Fleet
 from motley.runtime.experiment import Given, server_samples, share_out
 from motley.runtime.launch import Listening, Result, has_checkpoint, launch
+from motley.runtime.progress_line import Progress, progress_listeners
 from motley.runtime.recipe import Recipe, load
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ def train(
     problem: str | Problem = "classification",
     resume: bool = False,
     listeners: Listening = (),
+    progress: Progress = False,
     **settings: Any,
 ) -> Result:
     """Trains any module on any data, with any composition of parts; the module itself is left as it is.
@@ -54,7 +56,8 @@ def train(
     method: ``compose(fedavg(), proximal(mu=0.01))``, a list of parts and methods, or its short form "fedprox+ama".
     folder: where the run is saved; with ``resume=True`` it goes on from what is saved there.
     problem: what is learned, "classification" (the default), "regression", or a `motley.Problem` of one's own.
-    listeners: told what happens: `motley.Listener`, or functions that are called with the record of every round.
+    listeners: told what happens: `motley.Listener`, or functions of the record of a round, or of run and record.
+    progress: True shows a line that tells how far the run is; "auto" does where a person watches.
     settings: everything else a recipe has: rounds, cohort, epochs, batch_size, lr, seed, executor, ...
     """
     for key in GIVEN:
@@ -75,7 +78,7 @@ def train(
     )
     place = Path(folder) if folder is not None else None
     going_on = resume and place is not None and has_checkpoint(place)
-    return launch(recipe, place, listeners, given, resume=going_on)
+    return launch(recipe, place, [*progress_listeners(progress), *listeners], given, resume=going_on)
 
 
 def _names(model: Any, method: Any, fleet: Any, problem: Any) -> dict[str, str]:

@@ -11,9 +11,10 @@ from torch import nn
 
 import motley
 from motley.core.errors import StateError
+from motley.core.wording import duration, megabytes, per_cent
 from motley.report.plots import AXES, BYTES, SECONDS, band, plot, scale
 from motley.report.run_data import Group, group, mean_and_interval, read_run
-from motley.report.summary_tables import duration, markdown, megabytes, per_cent, rows, swing
+from motley.report.summary_tables import markdown, rows, swing
 from motley.runtime.launch import run
 
 
