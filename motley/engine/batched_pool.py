@@ -14,6 +14,7 @@ from motley.core.errors import MotleyError
 from motley.core.tasks import Assignment, Failed, Finished
 from motley.core.types import Tree
 from motley.engine.batched.group import Waste
+from motley.engine.batched.mapping import refuse_unmapped
 from motley.engine.batched.together import Batched
 from motley.engine.device import moved, pick
 from motley.engine.executor import EXECUTORS, Own
@@ -143,6 +144,7 @@ def _failed(tasks: Sequence[Assignment]) -> Iterator[Failed]:
 @EXECUTORS.add("batched", hidden=("site",))
 def make_batched(site: Site, workers: int = 0, device: str = "auto") -> Batched | BatchedPool:
     """Many clients as one computation; on a GPU replayed as CUDA graphs, on a CPU in ``workers`` processes."""
+    refuse_unmapped(site)
     if workers > 1 and pick(device) == "cpu":
         return BatchedPool(site, workers)
     return Batched(site, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from dataclasses import replace
 
 import torch
@@ -13,6 +14,7 @@ from motley.client.site import Site
 from motley.core.keys import Key
 from motley.core.part import compose
 from motley.core.tasks import NOTHING, Assignment, Weights
+from motley.engine.batched.mapping import maps
 from motley.engine.batched.together import Batched
 from motley.engine.executor import Executor, n_cores
 from motley.engine.loop import Loop
@@ -30,8 +32,15 @@ def choose(site: Site, *, device: str, workers: int, cohort: int, rounds: int, e
     Loop and pool give the same bits; the batched executor agrees within float tolerance, so on a CPU it is taken only
     where it is clearly faster. A run keeps its executor when it is resumed.
     """
+    together = maps(site)
     if _on_gpu(device):
-        return "batched"
+        if together:
+            return "batched"
+        warnings.warn(
+            "This model cannot be trained for many clients at once (executor=batched says why), so its clients are "
+            "trained one by one on the CPU, not on the GPU.",
+            stacklevel=2,
+        )
     training, data = site.training, site.data
     cohort = min(cohort, data.n_clients)
     steps = epochs * float(data.sizes.mean()) / training.batch_size
@@ -41,7 +50,7 @@ def choose(site: Site, *, device: str, workers: int, cohort: int, rounds: int, e
     per_step = rehearse(Loop(plain), plain, 1) / STEPS
     if per_step * rounds * cohort * max(1.0, steps) < SHORT:
         return "loop"
-    if _gains(plain, cohort, per_step / processes):
+    if together and _gains(plain, cohort, per_step / processes):
         return "batched"
     return "pool" if processes > 1 and _travels(site) else "loop"
 

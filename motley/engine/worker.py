@@ -123,16 +123,27 @@ def received(data: bytes) -> Tree:
 
 
 # ------------------------------------------------------------------ in the run's process
+_CANNOT_START = (
+    "Worker processes cannot start: each imports the script that was started, and that failed. Put what starts the run "
+    'below: if __name__ == "__main__": (and not into standard input or a notebook), or use executor=loop.'
+)
+
+
+def _refuse_main() -> None:
+    """Ends a worker that imports a script which starts a run, and refuses a script that no worker could import."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(1)  # quietly: whoever started it says what is wrong
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if main is not None and not os.path.exists(main):
+        raise InputError(_CANNOT_START)
+
+
 class Workers:
     """Some worker processes, each with a pipe."""
 
     def __init__(self, serve: Serve, given: list[tuple[Any, ...]]) -> None:
         """One worker for each entry of ``given``, which is what it is started with."""
-        if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise InputError(
-                "Worker processes were asked for while this file was being imported by one of them; put what starts "
-                'the run below: if __name__ == "__main__":'
-            )
+        _refuse_main()
         self.pipes: list[Connection] = []
         self._processes: dict[Connection, BaseProcess] = {}
         resource_tracker.ensure_running()  # its start would unblock what `_no_interrupts` blocks
@@ -165,11 +176,7 @@ class Workers:
                 return
         except (EOFError, OSError):
             pass
-        raise InputError(
-            "Worker processes cannot start: each imports the script that was started, and that failed. Put what starts "
-            'the run below: if __name__ == "__main__": (and not into standard input or a notebook), or use '
-            "executor=loop."
-        )
+        raise InputError(_CANNOT_START)
 
     def send(self, pipe: Connection, message: bytes) -> bool:
         """Whether the worker was there to take a message."""

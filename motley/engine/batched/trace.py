@@ -21,6 +21,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import TreeSpec, _broadcast_to_and_flatten, tree_flatten, tree_unflatten
 
 from motley.engine.batched.fuse_updates import fuse_updates
+from motley.engine.batched.mapping import one_computation
 from motley.engine.batched.passes import PRIME, quicken, simplify, widen, written
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class Traced:
             return out_leaves
 
         wide = None if axes is None else _wide(axes, spec)
-        with torch.no_grad():
+        with torch.no_grad(), one_computation():
             self._graph = make_fx(flat)(*leaves) if wide is None else _traced_wide(flat, leaves, wide)
         _fold_constants(self._graph)
         simplify(self._graph)

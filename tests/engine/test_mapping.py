@@ -1,0 +1,95 @@
+"""Models that can and that cannot be trained for many clients as one computation."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import motley
+from motley.client.problems import make_problem
+from motley.core.errors import InputError
+from motley.engine import choice
+from motley.engine.batched import mapping
+from motley.runtime.experiment import Given, prepare
+from motley.runtime.recipe import load
+from motley.runtime.train import as_federated
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layer(x.reshape(len(x), 5, 8)).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(8, 6, batch_first=True)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layer(x.reshape(len(x), 5, 8))[0][:, -1])
+
+
+class Asking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(40, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.out(x)
+        return z if z.sum().item() > 0 else 2 * z
+
+
+def train(model: nn.Module, executor: str) -> motley.Result:
+    draw = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 3, (120,), generator=draw)
+    x = torch.randn(120, 40, generator=draw) + y[:, None]
+    settings = {"clients": 4, "cohort": 2, "rounds": 2, "batch_size": 8, "lr": 0.05, "device": "cpu"}
+    return motley.train(model, (x, y), executor=executor, **settings)
+
+
+def seeded(kind: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return kind()
+
+
+def test_attention_is_trained_as_one_computation() -> None:
+    begun = time.monotonic()
+    together, one_by_one = train(seeded(Attending), "batched"), train(seeded(Attending), "loop")
+    assert time.monotonic() - begun < 120
+    assert torch.allclose(together.params, one_by_one.params, atol=1e-4)
+    assert not torch.allclose(together.params, motley.Network(seeded(Attending)).initial(), atol=1e-2)
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Recurrent, "no rule by which aten::.* works"), (Asking, r"\.item\(\)")])
+def test_what_torch_cannot_map_is_refused_at_once(kind: type[nn.Module], why: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(InputError, match=why) as caught:
+        train(seeded(kind), "batched")
+    assert "executor=loop" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - begun < 30
+    assert train(seeded(kind), "auto").summary["executor"] == "loop"
+
+
+def test_a_gpu_does_not_get_them_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load({"clients": 4})
+    data, _ = as_federated((torch.randn(40, 40), torch.arange(40) % 3), None, recipe, make_problem("classification"))
+    site = prepare(recipe, Given(data=data, net=motley.Network(Recurrent()))).site
+    monkeypatch.setattr(choice, "_on_gpu", lambda device: True)
+    with pytest.warns(UserWarning, match="one by one on the CPU, not on the GPU"):
+        assert choice.choose(site, device="cuda", workers=1, cohort=2, rounds=1, epochs=1.0) == "loop"
+
+
+def test_a_trace_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapping, "LONGEST", 20)
+    with pytest.raises(InputError, match="more than 20 operations"):
+        train(seeded(Attending), "batched")
