@@ -80,6 +80,7 @@ from motley.runtime.phases import PHASES, Phase, World
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import Record
 from motley.runtime.result import Result
+from motley.runtime.trackers import TRACKERS
 from motley.runtime.virtual_carrier import VirtualCarrier
 
 __all__ = [
@@ -98,6 +99,7 @@ __all__ = [
     "PROBLEMS",
     "PROTOCOLS",
     "PUBLIC",
+    "TRACKERS",
     "Assignment",
     "Batch",
     "Bill",

@@ -19,7 +19,7 @@ from motley.commands import benchmarks as bench
 from motley.commands import describe, listing, tune
 from motley.commands import reporting as report
 from motley.commands import runs as run
-from motley.commands.output import Interrupted
+from motley.commands.output import IMPORTED, Interrupted
 from motley.core.errors import InputError, MotleyError
 
 DEBUG = "MOTLEY_DEBUG"
@@ -41,8 +41,15 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import a module of yours first, or a file; may be repeated."),
+    ] = None,
 ) -> None:
-    pass
+    from motley.core.plugins import import_modules
+
+    IMPORTED[:] = imports or []
+    import_modules(IMPORTED)
 
 
 def build(called: Container[str]) -> typer.Typer:
@@ -83,7 +90,7 @@ def main() -> NoReturn:
     """Runs the command and turns errors into a sentence and an exit code."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        build(sys.argv[1:2])(prog_name="motley")
+        build(_called(sys.argv[1:]))(prog_name="motley")
     except (Interrupted, KeyboardInterrupt) as stopped:
         _end(str(stopped) or "Interrupted.", 130)
     except InputError as error:
@@ -99,6 +106,14 @@ def main() -> NoReturn:
         told = f"{type(error).__name__}: {error}".strip().rstrip(".:")
         _end(f"Motley failed unexpectedly: {told}. Set {DEBUG}=1 to see the traceback.", 1)
     sys.exit(0)
+
+
+def _called(arguments: list[str]) -> list[str]:
+    """The command among the arguments: the first that is neither an option nor what is imported."""
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        rest = rest[2:] if rest[0] == "--import" else rest[1:]
+    return rest[:1]
 
 
 def _terminated(*_: object) -> None:

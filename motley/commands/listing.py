@@ -135,6 +135,12 @@ def executors() -> list[Row]:
     return [auto, *_registry(EXECUTORS)]
 
 
+def trackers() -> list[Row]:
+    from motley.runtime.trackers import TRACKERS
+
+    return _registry(TRACKERS)
+
+
 def phases() -> list[Row]:
     from motley.runtime.phases import PHASES
 
@@ -168,6 +174,7 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
         optimizers,
         executors,
         diagnostics,
+        trackers,
         phases,
         recipes,
     )

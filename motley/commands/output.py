@@ -14,6 +14,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="For machines: JSON on the 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One line per run; so it is where stdout is no terminal.")]
 
 
+IMPORTED: list[str] = []
+"""The modules that this command was told to import; recipes it runs remember them."""
+
+
 class Interrupted(Exception):  # noqa: N818
     """Ctrl-C, with the sentence that says how to go on."""
 

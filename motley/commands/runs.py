@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motley.commands.output import AsJson, Interrupted, OutputMode, Quiet, shown
+from motley.commands.output import IMPORTED, AsJson, Interrupted, OutputMode, Quiet, shown
 
 if TYPE_CHECKING:
     from motley.runtime.recipe import Recipe
@@ -108,11 +108,20 @@ def load_recipes(source: str, changes: list[str], seeds: list[int] | int | None)
     """The recipe once for every seed."""
     from motley.runtime.recipe import load
 
-    first = load(source, changes)
+    first = remembering(load(source, changes))
     if seeds is None:
         return [first]
     numbers = range(first.seed, first.seed + seeds) if isinstance(seeds, int) else seeds
     return [load(first, {"seed": seed}) for seed in numbers]
+
+
+def remembering(recipe: Recipe) -> Recipe:
+    """The recipe with what this command was told to import, so that a resumption finds it again."""
+    from motley.runtime.recipe import load
+
+    told = [str(Path(name).resolve()) if name.endswith(".py") else name for name in IMPORTED]
+    new = [name for name in told if name not in recipe.imports]
+    return load(recipe, {"imports": [*recipe.imports, *new]}) if new else recipe
 
 
 def _start(recipe: Recipe, out: Path, mode: OutputMode, again: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motley.commands.output import AsJson, Interrupted, OutputMode, Quiet, shown
-from motley.commands.runs import split_seeds
+from motley.commands.runs import remembering, split_seeds
 
 if TYPE_CHECKING:
     from motley.runtime.recipe import Recipe
@@ -55,7 +55,7 @@ def tune(
     mode = OutputMode(as_json, quiet)
     parsed = [Axis.parse(text) for text in axes or []]
     tried = [axis for axis in parsed if len(axis.values) != 1]
-    base = load(recipe, {axis.key: axis.values[0] for axis in parsed if len(axis.values) == 1})
+    base = remembering(load(recipe, {axis.key: axis.values[0] for axis in parsed if len(axis.values) == 1}))
     numbers = _seeds(seeds, base)
     folder = _folder(base, tried, out, [random, folds, numbers, metric, at])
     done = 0

@@ -198,6 +198,10 @@ def _check_names(recipe: Recipe, problem: Problem) -> None:
 
     if recipe.stop is not None:
         check_stop(recipe.stop, problem, recipe.split is not None, bool(recipe.diagnostics))
+    if recipe.track is not None:
+        from motley.runtime.trackers import make_trackers  # they listen to runs, which are made of experiments
+
+        make_trackers(recipe.track)
     for name in recipe.diagnostics:
         _check_needs("diagnostic", name, DIAGNOSTICS[name].meta.get("needs", ()), problem)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from motley.core.errors import StateError
 from motley.core.files import write_bytes, write_json, write_text
 from motley.core.network import Network
+from motley.core.plugins import home_of
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import environment
 
@@ -40,7 +41,8 @@ def begin(recipe: Recipe, folder: Path) -> None:
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "recipe.toml", recipe.to_toml())
-    write_json(folder / "environment.json", environment())
+    homes = {name: home_of(name) for name in recipe.imports}
+    write_json(folder / "environment.json", {**environment(), **({"imports": homes} if homes else {})})
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -52,7 +54,16 @@ def open_run(folder: str | Path, changes: Iterable[str] = ()) -> Recipe:
     path = Path(folder) / "recipe.toml"
     if not path.is_file():
         raise StateError(f"{folder} is not the directory of a run: there is no recipe.toml in it.")
-    return load(str(path), changes)
+    return load(str(path), changes, _homes(Path(folder)))
+
+
+def _homes(folder: Path) -> list[str]:
+    """Where the modules lay that a run imported when it began."""
+    try:
+        content = json.loads((folder / "environment.json").read_text())
+    except (OSError, ValueError):
+        return []
+    return [home for home in content.get("imports", {}).values() if home is not None]
 
 
 def read_summary(folder: str | Path) -> dict[str, Any] | None:

@@ -31,6 +31,7 @@ from motley.runtime.progress_line import Progress, progress_listeners
 from motley.runtime.recipe import Recipe, load, parse_override
 from motley.runtime.records import Record, read_records
 from motley.runtime.result import Result, module_with, summary_of
+from motley.runtime.trackers import make_trackers
 from motley.server.tally import Tally
 
 __all__ = [
@@ -78,7 +79,7 @@ class Run:
         try:
             self.fed = federation(experiment, self.carrier, getattr(self._executor, "device", "cpu"))
             self.fed.after_round = self._after_round
-            self.listeners = standard(self, listeners)
+            self.listeners = standard(self, listeners, make_trackers(self.recipe.track))
         except BaseException:
             self.carrier.close()
             raise

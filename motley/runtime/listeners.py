@@ -209,8 +209,10 @@ def _stoppers(run: Run) -> list[Listener]:
     return [] if text is None else [Stopper(parse_stop(text, run.experiment.problem), text)]
 
 
-def standard(run: Run, given: Iterable[Listener | Callable[..., Any]]) -> list[Listener]:
-    """Everything that listens to a run, in order."""
+def standard(
+    run: Run, given: Iterable[Listener | Callable[..., Any]], careful: Iterable[Listener] = ()
+) -> list[Listener]:
+    """Everything that listens to a run, in order; the careful ones know of a round before it is saved."""
     evaluator = Evaluator(run)
-    inner = [evaluator, Diagnoser(run, evaluator), Recorder(), EmptyRounds(), *_stoppers(run), Checkpointer()]
+    inner = [evaluator, Diagnoser(run, evaluator), Recorder(), EmptyRounds(), *_stoppers(run), *careful, Checkpointer()]
     return [*inner, *map(as_listener, given)]

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from motley.core.errors import RecipeError, UnknownNameError
+from motley.core.plugins import import_modules
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -21,12 +22,14 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 WITHOUT_EFFECT = (
     "name",
     "summary",
+    "imports",
     "executor",
     "workers",
     "device",
     "checkpoint_seconds",
     "state_memory_mb",
     "diagnostics",
+    "track",
 )
 
 
@@ -37,6 +40,7 @@ class Recipe(BaseModel):
 
     name: str = "run"
     summary: str = ""
+    imports: list[str] = Field(default_factory=list, description="modules of one's own, or their files")
 
     data: str = Field("digits", description="data set, such as mnist or synthetic(alpha=1, beta=1)")
     partition: str = Field("iid", description="who holds what, such as classes(per_client=2) or dirichlet(alpha=0.3)")
@@ -70,6 +74,7 @@ class Recipe(BaseModel):
     on_bad_update: Literal["stop", "drop"] = "stop"
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations; the last is always evaluated")
     diagnostics: list[str] = Field(default_factory=list, description="also measured, such as diversity or per_class")
+    track: str | None = Field(None, description="told of every round: tensorboard, mlflow, wandb, joined by '+'")
     seed: int = Field(0, ge=0)
     phases: list[dict[str, Any]] = Field(default_factory=list, description="phases one after the other: [[phases]]")
 
@@ -81,7 +86,7 @@ class Recipe(BaseModel):
     checkpoint_seconds: float = Field(20.0, ge=0, description="wall seconds between two checkpoints; 0: every round")
     state_memory_mb: float = Field(1024.0, gt=0, description="memory for what parts keep on clients; the rest on disk")
 
-    @field_validator("diagnostics", mode="before")
+    @field_validator("diagnostics", "imports", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
         """``diversity,per_class`` on the command line is a list, too."""
@@ -140,18 +145,29 @@ def names() -> list[str]:
     return sorted(path.relative_to(RECIPES).with_suffix("").as_posix() for path in RECIPES.rglob("*.toml"))
 
 
-def load(source: str | Path | Mapping[str, Any] | Recipe, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Recipe:
-    """A recipe from a name, a TOML file, a mapping or another recipe, with ``key=value`` overrides."""
+def load(
+    source: str | Path | Mapping[str, Any] | Recipe,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    places: Iterable[Path | str] = (),
+) -> Recipe:
+    """A recipe from a name, a TOML file, a mapping or another recipe, with ``key=value`` overrides.
+
+    What it imports is imported; ``places`` are further directories to look in, beside this one and that of a file.
+    """
     if isinstance(source, Recipe):
         content = source.model_dump()
     elif isinstance(source, Mapping):
         content = dict(source)
     else:
         content = _read(str(source))
+        places = [*places, *([Path(source).parent] if Path(str(source)).is_file() else [])]
     changes = overrides if isinstance(overrides, Mapping) else dict(parse_override(text) for text in overrides)
     for key, value in changes.items():
         _put(content, key, value)
-    return _validate(content)
+    recipe = _validate(content)
+    if recipe.imports:
+        import_modules(recipe.imports, places)
+    return recipe
 
 
 def _read(source: str) -> dict[str, Any]:

@@ -114,7 +114,8 @@ def test_identity_is_what_decides_the_result() -> None:
     base = load("digits")
     other: dict[str, Any] = {
         "name": "x", "summary": "y", "executor": "pool", "workers": 3, "device": "cpu", "checkpoint_seconds": 1.0,
-        "state_memory_mb": 5.0, "diagnostics": ["divergence"],
+        "state_memory_mb": 5.0, "diagnostics": ["divergence"], "imports": ["json"],
+        "track": "tensorboard",
     }  # fmt: skip
     assert set(other) == set(WITHOUT_EFFECT)
     for key, value in other.items():
