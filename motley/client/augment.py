@@ -7,14 +7,16 @@ steps, see the samples as they are.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
 
 from motley.core.errors import InputError
-from motley.core.keys import bits, fold_in
+from motley.core.keys import bits, fold_in, uniform
 from motley.core.registry import Registry, parse
 from motley.data.dataset import Dataset
 
@@ -96,6 +98,29 @@ class Mirror:
     def __call__(self, x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
         turned = bits(key, torch.arange(len(x), device=x.device)) & 1
         return torch.where(turned[:, None, None, None] == 1, x.flip(3), x)
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """Every image turned about its centre by up to ``degrees`` either way; black comes in at the corners."""
+
+    degrees: float
+
+    def __call__(self, x: Tensor, key: Tensor, fill: Tensor) -> Tensor:
+        angle = (2 * uniform(key, (len(x),)) - 1) * math.radians(self.degrees)
+        cos, sin, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+        turns = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
+        black = fill.to(x.dtype)[:, None, None]
+        grid = affine_grid(turns.to(x.dtype), list(x.shape), align_corners=False)
+        return grid_sample(x - black, grid, align_corners=False) + black
+
+
+@AUGMENTATIONS.add()
+def rotate(degrees: float = 15.0) -> Change:
+    """Turns each image by up to ``degrees`` either way."""
+    if not 0 < degrees <= 180:
+        raise InputError(f"rotate(degrees={degrees}) must turn by more than 0 and at most 180 degrees.")
+    return Rotate(degrees)
 
 
 @AUGMENTATIONS.add()

@@ -7,10 +7,14 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_map
 
 from motley.core.acceleration import kernel_for
+from motley.core.problem import Turns
 from motley.core.registry import Registry, parse
 from motley.core.types import Tree
+from motley.core.vmapped import is_vmapped
 
 OPTIMIZERS: Registry[Optimizer] = Registry("optimizer")
 
@@ -87,6 +91,43 @@ class Adam:
         v = state["v"].mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         root = (v / (1 - self.beta2**t)).sqrt_().add_(self.eps)
         params.sub_(lr / (1 - self.beta1**t) * m / root)
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """Several players in one flat vector: in each step one of them moves, with an optimizer's state of its own."""
+
+    inner: Optimizer
+    turns: Turns
+
+    def init(self, params: Tensor) -> Tree:
+        states = [self.inner.init(params[player]) for player in self.turns.players]
+        return {"step": torch.zeros((), dtype=torch.int64, device=params.device), "players": states}
+
+    def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        whose = self.turns.whose(state["step"])
+        players, rates = self.turns.players, self.turns.rates
+        states, new = list(state["players"]), params.clone()
+        alone = None if is_vmapped(whose) or is_vmapped(params) else int(whose)
+        for i, (player, rate) in enumerate(zip(players, rates, strict=True)):
+            if alone not in (None, i):
+                continue
+            moved, fresh = self.inner.step(states[i], params[player], grad[player], lr * rate)
+            if alone is None:
+                moved = torch.where(whose == i, moved, params[player])
+                fresh = tree_map(lambda now, old, i=i: torch.where(whose == i, now, old), fresh, states[i])
+            new[player], states[i] = moved, fresh
+        return new, {"step": state["step"] + 1, "players": states}
+
+    def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
+        moved, fresh = vmap(self.step)(state, params, grad, lr[:, 0])
+        params.copy_(moved)
+        tree_map(lambda old, new: old.copy_(new), state, fresh)
+
+
+def in_turns(optimizer: Optimizer, turns: Turns | None) -> Optimizer:
+    """An optimizer as it is, or one for each of several players."""
+    return optimizer if turns is None else InTurns(optimizer, turns)
 
 
 @OPTIMIZERS.add()

@@ -126,6 +126,14 @@ class Inside:
             logits = hook(self.client, self.client.mine(name), self.batch, logits)
         return Output(out.features, logits)
 
+    def piece(self, name: str, *inputs: Tensor, fixed: bool = False) -> Tensor:
+        """One function of the module alone; ``fixed``: its weights count as constants."""
+        tensors = [tensor.detach() for tensor in self.tensors] if fixed else self.tensors
+        found = self.training.net.piece(tensors, name, *inputs)
+        if self.out is None:
+            self.out = Output(found, found)
+        return found
+
 
 def objective(
     training: Training, c: Client, free: Tensor | list[Tensor], span: Span, batch: Batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -120,12 +121,23 @@ class Network:
 
     def forward(self, tensors: list[Tensor], x: Tensor) -> Output:
         """As calling, from tensors in slot order: they stand in for the module's parameters during the call."""
+        with self._standing_in(tensors):
+            return self._run(x)
+
+    def piece(self, tensors: list[Tensor], name: str, *inputs: Tensor) -> Tensor:
+        """One method of the module alone, by name, with these tensors in place of its parameters."""
+        with self._standing_in(tensors):
+            found: Tensor = getattr(self.module, name)(*inputs)
+            return found
+
+    @contextmanager
+    def _standing_in(self, tensors: list[Tensor]) -> Iterator[None]:
         saved = [places[0][0][places[0][1]] for places in self._places]
         try:
             self._put(tensors)
             if self._constants:
                 self._put_constants(tensors[0].device)
-            return self._run(x)
+            yield
         finally:
             self._put(saved)
             if self._constants:

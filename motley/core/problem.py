@@ -13,13 +13,14 @@ own is a loss per sample, and scores if one wants any:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
 from motley.core.types import Batch, Output
 
 if TYPE_CHECKING:
+    from motley.core.network import Network
     from motley.core.types import Client
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -38,6 +39,17 @@ class Model(Protocol):
     def __call__(self, x: Tensor) -> Output:
         """A forward pass; ``logits`` as the parts left them."""
 
+    def piece(self, name: str, *inputs: Tensor, fixed: bool = False) -> Tensor:
+        """One function of the module alone; ``fixed``: its weights count as constants."""
+
+
+class Turns(NamedTuple):
+    """Players in one flat vector who take turns: in each step one of them moves, by an optimizer of its own."""
+
+    players: tuple[slice, ...]  # the part of the flat vector that each moves
+    rates: tuple[float, ...]  # by which the learning rate is multiplied for each
+    whose: Callable[[Tensor], Tensor]  # from the number of a step to that of the player
+
 
 class Problem:
     """What a model is trained for.
@@ -51,6 +63,8 @@ class Problem:
     """What parts may count on: ``labels`` (targets are classes, outputs their logits), ``features``."""
     classes = False
     """Whether targets are classes 0, 1, ..."""
+    own_outputs = False
+    """Whether what a model gives has nothing to do with what targets look like."""
 
     def __init__(
         self,
@@ -94,6 +108,10 @@ class Problem:
     def loss(self, model: Model, batch: Batch) -> Tensor:
         """The data term of one client's minibatch, 0-d; replaced where it is not one of the model's outputs alone."""
         return self.mean_loss(model(batch.x).logits, batch)
+
+    def turn(self, net: Network) -> Turns | None:
+        """Who moves in which step, where not everything always does."""
+        return None
 
     @property
     def reads_client(self) -> bool:

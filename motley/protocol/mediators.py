@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ async def mediators(
         rules = Rules(passes, most or passes, pause, patience or rnd.deadline, through == "clients")
         table = Table.of(fed)
         walks = await asyncio.gather(*(walk(fed, rnd, team, rules, table, fed.weights) for team in made))
-        fed.aggregate(rnd, [one for one in walks if one is not None], observed=True)
+        fed.aggregate(rnd, [one.together() for one in walks if one is not None], observed=True)
         table.written(fed)
 
 
@@ -146,10 +146,32 @@ class Table:
         return min((self.last[client] + rules.pause for client in able if client in self.last), default=None)
 
 
+class Walk(NamedTuple):
+    """How a model came through its group."""
+
+    origin: Weights
+    hops: list[Update]  # at least one
+    last: Weights
+
+    def together(self) -> Update:
+        """All hops as one update: samples, steps, epochs and seconds add up, the rest is the last one's."""
+        hops = self.hops
+        return hops[-1]._replace(
+            start=self.origin,
+            delta=self.last.value - self.origin.value,
+            trained=torch.stack([hop.trained for hop in hops]).amax(0),
+            n=sum(hop.n for hop in hops),
+            steps=sum(hop.steps for hop in hops),
+            epochs=sum(hop.epochs for hop in hops),
+            duration=sum(hop.duration for hop in hops),
+            held=None,
+        )
+
+
 async def walk(
     fed: Federation, rnd: Round, team: Sequence[int], rules: Rules, table: Table, origin: Weights
-) -> Update | None:
-    """The change of one group's model in a round, as one update; None where nobody could train it."""
+) -> Walk | None:
+    """Walks one group's model in a round; None where nobody could train it."""
     trail = [origin]  # models by who holds them, the newest last; the first is the server's own and stays
     hops: list[Update] = []
     while sum(table.visits[client] for client in team) < rules.passes * len(team):
@@ -176,28 +198,13 @@ async def walk(
     return await _collect(fed, trail, hops, table)
 
 
-async def _collect(fed: Federation, trail: list[Weights], hops: list[Update], table: Table) -> Update | None:
-    """All hops as one change of the global model, by the newest model that can be had."""
-    origin = trail[0]
+async def _collect(fed: Federation, trail: list[Weights], hops: list[Update], table: Table) -> Walk | None:
+    """The newest model that can be had, and the hops that led to it."""
     while hops:
         last = await fed.bring(trail[-1])
         if last is not None:
-            return together(hops, origin, last)
+            return Walk(trail[0], hops, last)
         trail.pop()
         hops.pop()
         table.rollbacks += 1
     return None
-
-
-def together(hops: Sequence[Update], origin: Weights, last: Weights) -> Update:
-    """Hops of a model as one update: samples, steps, epochs and seconds add up, the rest is the last one's."""
-    return hops[-1]._replace(
-        start=origin,
-        delta=last.value - origin.value,
-        trained=torch.stack([hop.trained for hop in hops]).amax(0),
-        n=sum(hop.n for hop in hops),
-        steps=sum(hop.steps for hop in hops),
-        epochs=sum(hop.epochs for hop in hops),
-        duration=sum(hop.duration for hop in hops),
-        held=None,
-    )

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from motley.client.augment import make_augment
-from motley.client.optimizer import make_optimizer
+from motley.client.optimizer import in_turns, make_optimizer
 from motley.client.problems import make_problem
 from motley.client.site import Devices, Site
 from motley.client.trainer import Training
@@ -112,7 +112,7 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
     net = told.net
     if net is None:
         net = build(recipe.model, dataset.input_shape, dataset.n_outputs, dataset.vocabulary, key.fold("init"))
-    if net.n_classes < dataset.n_outputs:
+    if net.n_classes < dataset.n_outputs and not problem.own_outputs:
         kind = "classes" if problem.classes else "target numbers"
         raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_outputs} {kind}.")
     check_loss(problem, net, dataset)
@@ -120,7 +120,7 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
     training = Training(
         net,
         method,
-        make_optimizer(recipe.optimizer),
+        in_turns(make_optimizer(recipe.optimizer), problem.turn(net)),
         recipe.batch_size,
         recipe.precision,
         make_augment(recipe.augment, dataset),

@@ -8,44 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import safetensors.torch
-from torch import Tensor
 
 from motley.core.errors import InputError, RecipeError, UnknownNameError
 from motley.core.files import write_json
-from motley.core.registry import Registry
-from motley.data.federated import FederatedData
-from motley.fleet.fleet import Fleet
+from motley.runtime import gan_phase, generate_phase  # noqa: F401  (they register kinds of phases)
 from motley.runtime.experiment import Given, flat_model, prepare
 from motley.runtime.launch import Listening, Result, begin, has_checkpoint, launch_one, read_summary
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import read_records
+from motley.runtime.world import PHASES, Phase, World, given_of
 
-
-class World(NamedTuple):
-    """What phases hand on."""
-
-    given: Given = Given()  # what was given in Python
-    data: FederatedData | None = None  # clients' data, where a phase has changed them
-    fleet: Fleet | None = None
-    models: Mapping[str, dict[str, Tensor]] = {}  # by the name of the phase that made it: tensors by name
-    now: float = 0.0  # seconds on the virtual clock
-    last: Result | None = None  # of the last phase that trained
-
-
-class Phase(Protocol):
-    """One step of an experiment."""
-
-    name: str
-
-    def run(self, world: World, folder: Path | None, listeners: Listening) -> World:
-        """Carries the phase out in its directory, or goes on with it, or reads back what it left."""
-
-
-PHASES: Registry[Phase] = Registry("kind of phase")
-"""Factories ``f(name, recipe, **arguments) -> Phase``; add your own with ``@PHASES.add(hidden=("name", "recipe"))``."""
+__all__ = ["PHASES", "Phase", "TrainPhase", "World", "check_phases", "make_phases", "run_phases"]
 
 
 class TrainPhase:
@@ -54,16 +30,15 @@ class TrainPhase:
     def __init__(self, name: str, recipe: Recipe) -> None:
         self.name, self.recipe = name, recipe
 
+    def check(self, given: Given, earlier: Mapping[str, Phase]) -> None:
+        """Refuses what cannot be run."""
+        prepare(load(self.recipe, {"initial": None}), given)
+
     def run(self, world: World, folder: Path | None, listeners: Listening) -> World:
         recipe, start = self.recipe, None
         if recipe.initial in world.models:
             start, recipe = world.models[str(recipe.initial)], load(recipe, {"initial": None})
-        given = world.given._replace(
-            data=world.data if world.data is not None else world.given.data,
-            fleet=world.fleet if world.fleet is not None else world.given.fleet,
-            named_start=start,
-            now=world.now,
-        )
+        given = given_of(world)._replace(named_start=start)
         finished = None if folder is None else read_summary(folder)
         if folder is not None and finished is not None:
             result = _read_back(recipe, folder, given, finished)
@@ -101,9 +76,12 @@ def make_phases(recipe: Recipe) -> list[Phase]:
 def check_phases(recipe: Recipe, given: Given | None = None) -> list[Phase]:
     """The phases of a recipe; what cannot be run is refused, also in a later one, before anything is trained."""
     phases = make_phases(recipe)
+    earlier: dict[str, Phase] = {}
     for phase in phases:
-        if isinstance(phase, TrainPhase):
-            prepare(load(phase.recipe, {"initial": None}), given)
+        check = getattr(phase, "check", None)  # a phase may do without
+        if check is not None:
+            check(given or Given(), earlier)
+        earlier[phase.name] = phase
     return phases
 
 
