@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from motley.core.errors import InputError
+from motley.core.files import write_json, write_text
 from motley.reproduce import reproduction as spec
 from motley.reproduce.campaign import Plan, WantedRun, matching, run_all, say, wanted_runs
+from motley.reproduce.champions import champions_json, champions_markdown
 from motley.reproduce.comparison import Table, build
 from motley.reproduce.pages import HOLDS, markdown, write
 from motley.reproduce.results import Finished, Results, exported
@@ -48,20 +50,37 @@ def reproduce(
         _list(kept, as_json)
         return
     wanted = _seeds(seeds)
-    made = [spec.read(name) for name in names]
+    groups = {name: [spec.read(member) for member in spec.members(name)] for name in names}
+    made = [one for members in groups.values() for one in members]
     if not show:
         plan = Plan(jobs, budget or None, grace, executor or None, device or None, cache)
         todo = matching(wanted_runs(made, kept, plan, quick, wanted), only or [])
         _run(todo, kept, plan, export)
-    tables = [build(one, kept, quick, wanted) for one in made]
-    for table in tables:
-        if not show:
-            write(table, kept.place(table.reproduction.name, quick))
-        if not as_json:
-            _print(table)
+    tables = {name: [build(one, kept, quick, wanted) for one in members] for name, members in groups.items()}
+    if not show:
+        _write(tables, kept, quick)
     if as_json:
-        content = [table.as_json() for table in tables]
+        content = [_as_json(name, found) for name, found in tables.items()]
         print(json.dumps(content[0] if len(content) == 1 else content))
+        return
+    for name, found in tables.items():
+        for table in found:
+            _print(table)
+        if name in spec.GROUPS:
+            _show(champions_markdown(found))
+
+
+def _write(tables: dict[str, list[Table]], kept: Results, quick: bool) -> None:
+    for name, found in tables.items():
+        for table in found:
+            write(table, kept.place(table.reproduction.name, quick))
+        if name in spec.GROUPS:
+            write_text(kept.place(name, quick) / "table.md", champions_markdown(found))
+            write_json(kept.place(name, quick) / "table.json", champions_json(name, found))
+
+
+def _as_json(name: str, found: list[Table]) -> dict[str, Any]:
+    return champions_json(name, found) if name in spec.GROUPS else found[0].as_json()
 
 
 def _seeds(text: str) -> list[int] | None:
@@ -117,13 +136,21 @@ def _list(kept: Results, as_json: bool) -> None:
     Console().print(grid)
 
 
-def _print(table: Table) -> None:
+def _show(page: str) -> None:
     if not sys.stdout.isatty():
-        print(markdown(table))
+        print(page)
         return
     from rich.console import Console
     from rich.markdown import Markdown
 
-    Console().print(Markdown(markdown(table)))
+    Console().print(Markdown(page))
+
+
+def _print(table: Table) -> None:
+    _show(markdown(table))
+    if not sys.stdout.isatty():
+        return
+    from rich.console import Console
+
     for claim in table.claims:
         Console().print(f"{HOLDS[claim.holds]:>12}  {claim.text}")

@@ -6,7 +6,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -39,7 +39,9 @@ class Claim(BaseModel):
     ``order`` holds names of rows (compared within each of ``columns``), of columns (within each of ``rows``), or whole
     cells ("row, column"). ``best`` names a row that beats all other rows, or ``above`` those named there. Where small
     is good, the order is still greatest first. With a ``margin`` the greater one may fall short by as much: "loses less
-    than one point" is an order with margin 1.
+    than one point" is an order with margin 1. With ``by`` it must lead by as much, in the metric's unit or in percent
+    of one side (``percent_of``): "needs 33 % fewer rounds" is by 33, in percent of the greater. ``somewhere``: it is
+    enough that one of the orders holds ("by up to").
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,6 +54,19 @@ class Claim(BaseModel):
     columns: list[str] = Field(default_factory=list)
     rows: list[str] = Field(default_factory=list)
     margin: float = Field(default=0.0, ge=0.0)
+    by: float = Field(default=0.0, ge=0.0)
+    percent_of: Literal["greater", "less"] | None = None
+    somewhere: bool = False
+
+
+class Champion(BaseModel):
+    """A composition that no paper tried, as a row beside a paper's methods; its method is that of a recipe."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    benchmark: str  # what the paper's place is called
+    name: str  # of the row
+    recipe: str
 
 
 class Quick(BaseModel):
@@ -86,6 +101,7 @@ class Reproduction(BaseModel):
     also: dict[str, str] = Field(default_factory=dict)  # metric -> the metric whose numbers it is compared with, too
     claims: list[Claim] = Field(default_factory=list)
     baseline: str | None = None  # the row that all others are compared with, in percent and by the signed-rank test
+    champion: Champion | None = None
     curves: list[str] = Field(default_factory=list)  # recorded numbers the picture draws; none: the test accuracy
     quick: Quick = Field(default_factory=Quick)
 
@@ -130,7 +146,7 @@ def read(source: str) -> Reproduction:
     path = Path(source) if source.endswith(".toml") else PAPERS / f"{source}.toml"
     if not path.is_file():
         raise UnknownNameError("reproduction", source, names())
-    content = _content(path)
+    content = _with_champion(_content(path))
     try:
         made = Reproduction(**{"name": path.stem, **content})
     except ValidationError as error:
@@ -139,6 +155,25 @@ def read(source: str) -> Reproduction:
         raise RecipeError(f"The reproduction file {path}: '{where}' is wrong: {first['msg']}.") from None
     _check(made, path)
     return made
+
+
+def members(source: str) -> list[str]:
+    """The reproductions behind a name: a group's (``champions`` has all ``champions-...``), or the one itself."""
+    return [name for name in names() if name.startswith(f"{source}-")] if source in GROUPS else [source]
+
+
+def _with_champion(content: dict[str, Any]) -> dict[str, Any]:
+    """The champion as the first row, with whatever its recipe says of the method."""
+    told = content.get("champion")
+    if told is None:
+        return content
+    recipe = load(Champion(**told).recipe)
+    own = {key: value for key in _METHOD if (value := getattr(recipe, key)) not in (None, {})}
+    return {**content, "rows": {told["name"]: own, **content["rows"]}}
+
+
+GROUPS = ("champions",)
+_METHOD = ("method", "params", "protocol", "options")
 
 
 def _content(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:

@@ -1,0 +1,197 @@
+"""Whether a paper's claims hold here: paired differences seed by seed, with Holm's correction within a table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from motley.reproduce.metrics import measure
+from motley.reproduce.reproduction import Cell, Claim, Reproduction
+from motley.reproduce.results import Finished
+
+LEVEL = 0.05
+Runs = dict[Cell, list[Finished]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim: true, false, or null where the data cannot tell."""
+
+    text: str
+    holds: bool | None
+    why: str
+    seeds: int = 0  # the fewest runs behind one of its comparisons
+    p: float | None = (
+        None  # of the claim or its opposite, whichever is likelier; corrected for the table's other claims
+    )
+
+
+class Compared(NamedTuple):
+    """Two places beside each other: differences over the seeds and folds that both have."""
+
+    holds: bool | None  # by the 95 % interval of these differences alone
+    mean: float | None
+    why: str
+    pairs: int = 0
+    above: float = 1.0  # one-sided p-value of "greater by more than the threshold"
+    below: float = 1.0  # and of the opposite
+
+
+def by_draw(metric: str, runs: Sequence[Finished]) -> dict[tuple[int, int], float]:
+    """A metric of each run under its seed and fold."""
+    return {run.draw: value for run in runs if (value := measure(metric, run)) is not None}
+
+
+def interval(
+    values: Sequence[float], within: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float | None, float | None]:
+    """The 95 % t-interval of a mean, cut to where values can lie; nothing to say with fewer than two values."""
+    if len(values) < 2:
+        return None, None
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return max(mean - half, within[0]), min(mean + half, within[1])
+
+
+def one_sided(values: Sequence[float], threshold: float) -> tuple[float, float]:
+    """p-values of "the mean lies above the threshold" and of "below" by the t-test; 1 and 1 with fewer than two."""
+    if len(values) < 2:
+        return 1.0, 1.0
+    lead, error = statistics.fmean(values) - threshold, statistics.stdev(values) / math.sqrt(len(values))
+    if error == 0.0:
+        return (0.0, 1.0) if lead > 0 else (1.0, 0.0) if lead < 0 else (1.0, 1.0)
+    from scipy.stats import t
+
+    return float(t.sf(lead / error, len(values) - 1)), float(t.cdf(lead / error, len(values) - 1))
+
+
+def differences(
+    metric: str, greater: Sequence[Finished], less: Sequence[Finished], percent_of: str | None = None
+) -> list[float]:
+    """Differences over common seeds and folds, one by one; in percent of either side where told."""
+    one, other = by_draw(metric, greater), by_draw(metric, less)
+    base = {"greater": one, "less": other}.get(percent_of or "")
+    common = sorted(one.keys() & other.keys())
+    if base is None:
+        return [one[draw] - other[draw] for draw in common]
+    return [100.0 * (one[draw] - other[draw]) / base[draw] for draw in common if base[draw] != 0]
+
+
+def compare(
+    metric: str,
+    greater: Sequence[Finished],
+    less: Sequence[Finished],
+    margin: float = 0.0,
+    by: float = 0.0,
+    percent_of: str | None = None,
+) -> Compared:
+    """Whether one is greater, by at least ``by`` and but for ``margin``, by the 95 % t-interval of differences.
+
+    Runs of one seed and fold share their data and their fleet, so differences are taken one by one.
+    """
+    found = differences(metric, greater, less, percent_of)
+    if not found:
+        return Compared(None, None, "not measured")
+    mean, (low, high) = statistics.fmean(found), interval(found)
+    unit = " %" if percent_of else ""
+    if low is None or high is None:
+        return Compared(None, mean, f"difference {mean:+.2f}{unit} in one run of each", 1)
+    threshold = by - margin
+    told = f"difference {mean:+.2f}{unit}, 95 % interval {low:+.2f} to {high:+.2f}"
+    holds = True if low > threshold else False if high < threshold else None
+    return Compared(holds, mean, told, len(found), *one_sided(found, threshold))
+
+
+def chains(made: Reproduction, claim: Claim) -> list[list[Cell]]:
+    """The orders a claim states, greatest first; it holds where all of them do."""
+    columns, rows = claim.columns or list(made.columns), claim.rows or list(made.rows)
+    if claim.best is not None:
+        others = claim.above or [row for row in made.rows if row != claim.best]
+        return [[Cell(claim.best, column), Cell(row, column)] for column in columns for row in others]
+    by_name = {str(cell): cell for cell in made.cells()}
+    if all(name in made.rows for name in claim.order):
+        return [[Cell(row, column) for row in claim.order] for column in columns]
+    if all(name in made.columns for name in claim.order):
+        return [[Cell(row, column) for column in claim.order] for row in rows]
+    return [[by_name[name] for name in claim.order]]
+
+
+def pairs_of(made: Reproduction, claim: Claim, runs: Runs) -> list[tuple[Cell, Cell]]:
+    """Which places a claim compares, of those in this table; the small version leaves some out."""
+    present = [chain for chain in chains(made, claim) if all(cell in runs for cell in chain)]
+    return [pair for chain in present for pair in pairwise(chain)]
+
+
+def judge_all(made: Reproduction, runs: Runs) -> list[Verdict]:
+    """A verdict on every claim whose places are in this table."""
+    stated = [claim for claim in made.claims if pairs_of(made, claim, runs)]
+    found = [_compared(made, claim, runs) for claim in stated]
+    chances = [_chances(claim, [one for _, _, one in own]) for claim, own in zip(stated, found, strict=True)]
+    corrected = holm([min(1.0, 2.0 * min(both)) for both in chances])
+    return [
+        _verdict(claim, own, both, p) for claim, own, both, p in zip(stated, found, chances, corrected, strict=True)
+    ]
+
+
+Found = list[tuple[Cell, Cell, Compared]]
+
+
+def _compared(made: Reproduction, claim: Claim, runs: Runs) -> Found:
+    told = (claim.metric, claim.margin, claim.by, claim.percent_of)
+    metric, margin, by, percent_of = told
+    return [
+        (greater, less, compare(metric, runs[greater], runs[less], margin, by, percent_of))
+        for greater, less in pairs_of(made, claim, runs)
+    ]
+
+
+def _chances(claim: Claim, found: list[Compared]) -> tuple[float, float]:
+    """One-sided p-values of the claim and of its opposite.
+
+    What holds everywhere is as sure as its weakest comparison; what holds somewhere may be so by chance in any.
+    """
+    above, below = [one.above for one in found], [one.below for one in found]
+    if claim.somewhere:
+        return min(1.0, len(found) * min(above)), max(below)
+    return max(above), min(1.0, len(found) * min(below))
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """p-values of several claims corrected by Holm's method, in the order given."""
+    corrected = [0.0] * len(chances)
+    largest = 0.0
+    for place, i in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
+        largest = max(largest, min(1.0, (len(chances) - place) * chances[i]))
+        corrected[i] = largest
+    return corrected
+
+
+def _verdict(claim: Claim, found: Found, chances: tuple[float, float], p: float) -> Verdict:
+    holds = None if p >= LEVEL else chances[0] < chances[1]
+    threshold = claim.by - claim.margin
+    measured = [one.mean for _, _, one in found if one.mean is not None]
+    in_order = sum(mean > threshold for mean in measured)
+    seen = f"{in_order} of {len(measured)} comparisons have their means in this order" if measured else "not measured"
+    seen += f" within {claim.margin:g}" if measured and claim.margin else ""
+    seen += f" and {claim.by:g} apart" if measured and claim.by else ""
+    reasons = [f"{greater} against {less}: {one.why}" for greater, less, one in found if one.holds is not True]
+    if claim.by and not reasons:
+        reasons = [f"{greater} against {less}: {one.why}" for greater, less, one in found]
+    shown = reasons[:3] + ([f"and {len(reasons) - 3} more"] if len(reasons) > 3 else [])
+    told = f"p = {p:.2g} beside the table's other claims" if holds is None and _alone(claim, found) else ""
+    why = "; ".join([seen, *shown, *([told] if told else [])])
+    return Verdict(claim.text, holds, why, min(one.pairs for _, _, one in found), round(p, 6))
+
+
+def _alone(claim: Claim, found: Found) -> bool:
+    """Whether the intervals alone would decide it."""
+    each = [one.holds for _, _, one in found]
+    return (any if claim.somewhere else all)(one is True for one in each) or (all if claim.somewhere else any)(
+        one is False for one in each
+    )
