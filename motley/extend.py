@@ -26,6 +26,7 @@ from motley.core.errors import (
 from motley.core.hooks import HOOKS
 from motley.core.keys import Key, fold_in, normal, permutation, uniform
 from motley.core.layout import Layout
+from motley.core.learning_rates import SCHEDULES
 from motley.core.network import Network
 from motley.core.part import PARTS, Method, Part, compose, part
 from motley.core.problem import Model, Problem
@@ -99,6 +100,7 @@ __all__ = [
     "PROBLEMS",
     "PROTOCOLS",
     "PUBLIC",
+    "SCHEDULES",
     "TRACKERS",
     "Assignment",
     "Batch",

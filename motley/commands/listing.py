@@ -128,6 +128,12 @@ def optimizers() -> list[Row]:
     return _registry(OPTIMIZERS)
 
 
+def schedules() -> list[Row]:
+    from motley.core.learning_rates import SCHEDULES
+
+    return _registry(SCHEDULES)
+
+
 def executors() -> list[Row]:
     from motley.engine import EXECUTORS
 
@@ -172,6 +178,7 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
         fleets,
         protocols,
         optimizers,
+        schedules,
         executors,
         diagnostics,
         trackers,

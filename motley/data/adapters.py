@@ -95,19 +95,19 @@ def from_torch(data: Any, test: Any = TEST_FRACTION, **rest: Any) -> Dataset:
 
     Items are read once into memory. Inputs that are already normalised: ``scale=False``.
     """
-    x, y = _items(data)
+    x, y = as_pair(data)
     rest.setdefault("name", type(data).__name__.lower())
-    return from_arrays(x, y, test if isinstance(test, float) else _items(test), **rest)
+    return from_arrays(x, y, test if isinstance(test, float) else as_pair(test), **rest)
 
 
 def from_clients(clients: Sequence[Any], test: Any, *, classes: bool = True, **rest: Any) -> FederatedData:
     """Federated data from one (x, y) pair or torch data set per client, and a test pair or data set."""
     if not len(clients):
         raise DataError("Federated data need at least one client.")
-    pairs = [pair if isinstance(pair, tuple) else _items(pair) for pair in clients]
+    pairs = [pair if isinstance(pair, tuple) else as_pair(pair) for pair in clients]
     x = torch.cat([as_tensor(p[0], "inputs") for p in pairs])
     y = torch.cat([targets(p[1], classes) for p in pairs])
-    dataset = from_arrays(x, y, test if isinstance(test, tuple) else _items(test), classes=classes, **rest)
+    dataset = from_arrays(x, y, test if isinstance(test, tuple) else as_pair(test), classes=classes, **rest)
     offsets = np.concatenate([[0], np.cumsum([len(p[1]) for p in pairs])])
     return FederatedData(dataset, Partition(np.arange(len(y)), offsets))
 
@@ -236,7 +236,7 @@ def _shaped(x: Tensor, kind: str) -> Tensor:
     return x.flatten(1) if x.dim() > 1 else x[:, None]
 
 
-def _items(data: Any) -> tuple[Array, Array]:
+def as_pair(data: Any) -> tuple[Array, Array]:
     """All items of a torch data set, or a pair of arrays as it is."""
     if isinstance(data, tuple):
         return data[0], data[1]

@@ -34,14 +34,23 @@ class Partition:
         return cls(index, offsets, **rest)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
-        sizes = np.diff(self.offsets)
-        if len(sizes) == 0:
+        if len(self.offsets) < 2:
             raise PartitionError("A partition needs at least one client.")
-        if (sizes <= 0).any():
-            empty = int(np.flatnonzero(sizes <= 0)[0])
+        if len(self.index) == 0:
+            raise PartitionError("No client of this partition holds a sample.")
+
+    @property
+    def some_empty(self) -> bool:
+        """Whether clients hold no sample."""
+        return bool((self.sizes <= 0).any())
+
+    def refuse_empty(self) -> None:
+        """Refuses clients without samples."""
+        if self.some_empty:
+            empty = np.flatnonzero(self.sizes <= 0)
             raise PartitionError(
-                f"Client {empty} would get no sample ({int((sizes <= 0).sum())} of {len(sizes)} clients); "
-                "use fewer clients or a milder partition."
+                f"Client {int(empty[0])} would get no sample ({len(empty)} of {self.n_clients} clients); use fewer "
+                "clients or a milder partition, or let them be with empty_clients=allow."
             )
 
     @property
@@ -78,6 +87,7 @@ class FederatedData:
     dataset: Dataset
     partition: Partition
     transforms: tuple[ClientTransform, ...] = field(default=())
+    own_tests: FederatedData | None = None  # samples of each client's that it is judged on and does not train on
 
     @property
     def n_clients(self) -> int:

@@ -15,6 +15,7 @@ from motley.data import qp
 from motley.data.dataset import Dataset
 from motley.data.federated import Partition
 from motley.data.partitions import labels, natural, overlap, sizes
+from motley.data.partitions import lists as written
 from motley.data.partitions.flower import translate
 
 PARTITIONS: Registry[Partition] = Registry("partition")
@@ -40,13 +41,19 @@ _OTHERS: tuple[Callable[..., Partition], ...] = (
     sizes.exponential,
     natural.natural,
     qp.radfed,
+    written.lists,
 )
 for _factory in (*_BY_LABEL, *_OTHERS):
     PARTITIONS.add(hidden=HIDDEN, needs=("labels",) if _factory in _BY_LABEL else ())(_factory)
 
 
-def make_partition(spec: str, dataset: Dataset, clients: int | None, key: Key) -> Partition:
-    """A partition from its short form, for example ``dirichlet(alpha=0.1)``; names of flwr-datasets work too."""
+def make_partition(
+    spec: str, dataset: Dataset, clients: int | None, key: Key, *, empty_clients: bool = False
+) -> Partition:
+    """A partition from its short form, for example ``dirichlet(alpha=0.1)``; names of flwr-datasets work too.
+
+    Clients that would hold no sample are refused, unless they are allowed.
+    """
     calls = parse(spec, "partition")
     if len(calls) != 1:
         raise PartitionError(f"A run has one partition, but '{spec}' names {len(calls)}.")
@@ -58,4 +65,7 @@ def make_partition(spec: str, dataset: Dataset, clients: int | None, key: Key) -
             f"The partition '{call.name}' divides samples by their class, but the targets of '{dataset.name}' are "
             "numbers; take another, such as iid or size_skew."
         )
-    return PARTITIONS.make(call.name, dataset, clients, key.fold("partition", call.name), **call.arguments)
+    made = PARTITIONS.make(call.name, dataset, clients, key.fold("partition", call.name), **call.arguments)
+    if not empty_clients:
+        made.refuse_empty()
+    return made

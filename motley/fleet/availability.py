@@ -39,6 +39,16 @@ class Chance:
         return _draw(self.key.fold((round_index - 1) // self.rounds), self.probability, here)
 
 
+@dataclass(frozen=True, eq=False)
+class Holders:
+    """Clients that hold no sample are never there."""
+
+    holds: Mask  # [N]
+
+    def __call__(self, round_index: int, now: float, here: Mask) -> Mask:
+        return here & self.holds
+
+
 @layer
 def bernoulli(fleet: Fleet, key: Key, p: float = 0.5) -> Fleet:
     """Each round every client is there with probability p, and at least one is (ReBaFL)."""

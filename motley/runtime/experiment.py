@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from motley.client.trainer import Training
 from motley.core.bill import Cost
 from motley.core.errors import ConflictError, DataError, InputError, RecipeError, StateError
 from motley.core.keys import Key
+from motley.core.learning_rates import LearningRate, factors
 from motley.core.network import Network
 from motley.core.part import Method
 from motley.core.problem import Problem
@@ -28,12 +29,14 @@ from motley.core.schedule import Decayed, Schedule
 from motley.core.types import Data
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
-from motley.data.federated import FederatedData
+from motley.data.federated import FederatedData, Partition
 from motley.data.holdout import divide
+from motley.data.own_tests import hold_out
 from motley.data.public import set_public_aside
 from motley.data.skew import make_skews
 from motley.engine.executor import read_executor
 from motley.fleet import Fleet, make_fleet
+from motley.fleet.availability import Holders
 from motley.methods import make_method
 from motley.nets.cost import cost_of, flops
 from motley.nets.zoo import build
@@ -42,6 +45,9 @@ from motley.protocol.federation import option_names
 from motley.runtime.partition_cache import remembered
 from motley.runtime.recipe import Recipe
 from motley.runtime.stopping import check_stop
+
+GIVEN = "given"
+"""What a recipe says of a thing that was given in Python."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Experiment:
     public: Data | None = None  # samples that the server holds
     start: Tensor | None = None  # [P] the first model, where it is not the network's own
     now: float = 0.0  # seconds on the virtual clock at which the run begins
+    lr: Callable[[int], float] | None = None  # the rate by round, where the recipe does not say it
 
     @property
     def net(self) -> Network:
@@ -75,7 +82,11 @@ class Experiment:
     @property
     def learning_rate(self) -> Schedule:
         """The clients' rate, by round."""
-        return Decayed(self.recipe.lr, self.recipe.lr_decay)
+        decayed = Decayed(self.recipe.lr, self.recipe.lr_decay)
+        if self.lr is not None:
+            return LearningRate(self.lr)
+        found = factors(self.recipe.lr_schedule, self.recipe.rounds)
+        return LearningRate(decayed, found) if found else decayed
 
     @cached_property
     def site(self) -> Site:
@@ -94,6 +105,7 @@ class Given(NamedTuple):
     public: Data | None = None
     named_start: Mapping[str, Tensor] | None = None  # the first model, tensors by name
     now: float = 0.0  # seconds on the virtual clock at which the run begins
+    lr: Callable[[int], float] | None = None  # the learning rate by round
 
 
 def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
@@ -107,6 +119,7 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
     problem = told.problem or make_problem(recipe.problem)
     check_fit(method, problem)
     _check_names(recipe, problem)
+    _check_rate(recipe, told.lr)
     data, validation, public = _data(recipe, told, method)
     dataset = data.dataset
     net = told.net
@@ -117,6 +130,8 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
         raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_outputs} {kind}.")
     check_loss(problem, net, dataset)
     fleet = told.fleet or make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
+    if data.partition.some_empty:
+        fleet = fleet.with_(presence=(Holders(data.sizes > 0), *fleet.presence))
     training = Training(
         net,
         method,
@@ -128,7 +143,7 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
     )
     cost = cost_of(net, dataset.inputs(dataset.x[:1]))
     start = _start(recipe, told, net)
-    return Experiment(recipe, data, fleet, method, training, cost, key, validation, public, start, told.now)
+    return Experiment(recipe, data, fleet, method, training, cost, key, validation, public, start, told.now, told.lr)
 
 
 def _start(recipe: Recipe, told: Given, net: Network) -> Tensor | None:
@@ -191,6 +206,18 @@ def check_loss(problem: Problem, net: Network, dataset: Dataset) -> None:
         )
 
 
+def _check_rate(recipe: Recipe, lr: Callable[[int], float] | None) -> None:
+    """Refuses a learning rate that is not said, or not positive in the first or the last round."""
+    if recipe.lr_schedule == GIVEN and lr is None:
+        raise RecipeError(
+            "The learning rate of this run was given as a function; give it again: motley.resume(folder, lr=...)."
+        )
+    if lr is None and recipe.lr_schedule is not None:
+        rate = LearningRate(Decayed(recipe.lr, recipe.lr_decay), factors(recipe.lr_schedule, recipe.rounds))
+        for number in (1, recipe.rounds):
+            rate(number)
+
+
 def _check_names(recipe: Recipe, problem: Problem) -> None:
     if recipe.executor != "auto":
         read_executor(recipe.executor)
@@ -217,6 +244,10 @@ def _data(recipe: Recipe, told: Given, method: Method) -> tuple[FederatedData, D
         whole, public = server_samples(recipe, load_dataset(recipe.data))
         data, validation = divide(recipe.split, whole, partial(share_out, recipe), recipe.fold, _data_key(recipe))
         public = told.public or public
+    if recipe.empty_clients == "refuse":
+        data.partition.refuse_empty()
+    if recipe.client_test:
+        data = hold_out(data, recipe.client_test, _data_key(recipe))
     if needy is not None and public is None:
         raise RecipeError(
             f"The part '{needy}' trains on samples that the server holds; say where they come from: "
@@ -242,10 +273,11 @@ def server_samples(recipe: Recipe, dataset: Dataset) -> tuple[Dataset, Data | No
     return set_public_aside(recipe.public, dataset, _data_key(recipe))
 
 
-def share_out(recipe: Recipe, dataset: Dataset) -> FederatedData:
-    """A data set divided among clients as the recipe says."""
+def share_out(recipe: Recipe, dataset: Dataset, partition: Partition | None = None) -> FederatedData:
+    """A data set divided among clients as the recipe says, or as was given."""
     key = _data_key(recipe)
-    partition = remembered(recipe.partition, recipe.data, dataset, recipe.clients, key.fold("partition"))
+    if partition is None:
+        partition = remembered(recipe.partition, recipe.data, dataset, recipe.clients, key.fold("partition"))
     return FederatedData(dataset, partition, make_skews(recipe.skew or "", dataset, partition, key))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from motley.client.problems import make_problem
 from motley.core.errors import MotleyError, RecipeError, StateError
 from motley.core.files import held, write_text
+from motley.core.learning_rates import needs_the_end
 from motley.runtime import checkpoint
 from motley.runtime.folders import has_checkpoint, open_run
 from motley.runtime.recipe import WITHOUT_EFFECT, Recipe, load, parse_override
@@ -45,7 +46,7 @@ def _extend(folder: Path, before: Recipe, longer: Recipe) -> None:
         raise RecipeError("A run with phases cannot be extended; start it anew with more rounds in its phases.")
     done = int(checkpoint.read(folder / "checkpoint")["round"]) if has_checkpoint(folder) else 0
     records = [record for record in _records(folder) if record.round <= done]
-    _check(longer, records)
+    _check(before, longer, records)
     _forget_the_end(before, longer, records)
     write_text(folder / "rounds.jsonl", "".join(record.to_line() + "\n" for record in records))
     write_text(folder / "recipe.toml", longer.to_toml())
@@ -57,9 +58,14 @@ def _records(folder: Path) -> list[Record]:
     return read_records(log) if log.is_file() else []
 
 
-def _check(longer: Recipe, records: list[Record]) -> None:
-    """Refuses an end that lies before what has been trained."""
+def _check(before: Recipe, longer: Recipe, records: list[Record]) -> None:
+    """Refuses an end that lies before what has been trained, or that would have changed it."""
     done = len(records)
+    if done and longer.rounds != before.rounds and needs_the_end(before.lr_schedule):
+        raise RecipeError(
+            f"The learning rate of this run falls over its {before.rounds} rounds (lr_schedule={before.lr_schedule}), "
+            f"so with {longer.rounds} it would have been another run; start it anew, or say rounds= in the schedule."
+        )
     if longer.rounds < done:
         raise RecipeError(f"The run has come to round {done}, so it cannot end after {longer.rounds}.")
     if longer.until is not None and records and records[-1].virtual_time > longer.until:
@@ -86,4 +92,4 @@ def _forget_the_end(before: Recipe, longer: Recipe, records: list[Record]) -> No
     """A round that was evaluated because it was the last is not, in a run that goes on."""
     if records and records[-1].round % before.evaluate_every and records[-1].round < longer.rounds:
         records[-1].scores = {}
-        records[-1].extra = {k: v for k, v in records[-1].extra.items() if not k.startswith("validation_")}
+        records[-1].extra = {k: v for k, v in records[-1].extra.items() if not k.startswith(("validation_", "own_"))}

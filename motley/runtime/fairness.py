@@ -47,7 +47,7 @@ def participation(
 
 @torch.no_grad()
 def client_accuracies(net: Network, params: Tensor, data: FederatedData, batch_size: int = 4096) -> NDArray[np.float64]:
-    """Accuracy of one model on every client's own samples, as that client sees them: [M]."""
+    """Accuracy of one model on every client's own samples, as that client sees them; of those that have any: [M]."""
     owner = np.repeat(np.arange(data.n_clients), data.sizes)
     hits = []
     home = data.dataset.x.device
@@ -56,7 +56,8 @@ def client_accuracies(net: Network, params: Tensor, data: FederatedData, batch_s
         x, y = data.gather(rows, torch.from_numpy(owner[begin : begin + batch_size]).to(home))
         guess = net(params, x.to(params.device)).logits.argmax(1)
         hits.append((guess == y.to(params.device)).double().cpu().numpy())
-    return np.bincount(owner, np.concatenate(hits), minlength=data.n_clients) / data.sizes
+    right = np.bincount(owner, np.concatenate(hits), minlength=data.n_clients)
+    return right[data.sizes > 0] / data.sizes[data.sizes > 0]
 
 
 @DIAGNOSTICS.add(hidden=("moment",), needs=("labels",))

@@ -18,6 +18,7 @@ from motley.core.errors import TrainingError, UnknownNameError
 from motley.engine.device import precision
 from motley.runtime.diagnostics import Diagnostics, Moment
 from motley.runtime.evaluation import Judged, evaluate, ready_to_judge
+from motley.runtime.own_scores import own_scores
 from motley.runtime.records import Record
 from motley.runtime.stopping import Rule, parse_stop, reason_to_stop, recorded
 
@@ -99,6 +100,8 @@ class Evaluator(Listener):
             if self.validation is not None:
                 own = evaluate(e.net, e.problem, run.model, self.validation).scores
                 record.extra |= {f"validation_{name}": value for name, value in own.items()}
+            if e.data.own_tests is not None:
+                record.extra |= own_scores(e.net, e.problem, run.model, e.data.own_tests)
 
 
 def _not_finite(run: Run, record: Record) -> str:

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 import motley.data
-from motley.core.files import write_bytes
+from motley.core.files import sha256_of, write_bytes
 from motley.core.keys import Key
+from motley.core.registry import parse
 from motley.data.dataset import Dataset
 from motley.data.downloads import cache_directory
 from motley.data.federated import Partition
@@ -31,7 +32,7 @@ _KEPT: dict[str, Partition] = {}
 
 def remembered(spec: str, name: str, dataset: Dataset, clients: int | None, key: Key) -> Partition:
     """The partition of a data set (``name`` is its short form); the same each time, and made once."""
-    asked = _digest(spec, name, dataset, clients, key)
+    asked = _digest(spec + _written(spec), name, dataset, clients, key)
     if asked not in _KEPT:
         while len(_KEPT) >= KEPT:
             _KEPT.pop(next(iter(_KEPT)))
@@ -39,9 +40,15 @@ def remembered(spec: str, name: str, dataset: Dataset, clients: int | None, key:
     return _KEPT[asked]
 
 
+def _written(spec: str) -> str:
+    """The content of the file that a partition is read from: it may change while the name stays."""
+    paths = [str(call.arguments.get("path", "")) for call in parse(spec, "partition")]
+    return "".join(sha256_of(Path(path)) for path in paths if path and Path(path).is_file())
+
+
 def _made(asked: str, spec: str, dataset: Dataset, clients: int | None, key: Key) -> Partition:
     begun = time.perf_counter()
-    partition = make_partition(spec, dataset, clients, key)
+    partition = make_partition(spec, dataset, clients, key, empty_clients=True)
     if time.perf_counter() - begun > SLOW_SECONDS:
         _to_disk(asked, partition)
     return partition

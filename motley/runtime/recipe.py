@@ -49,6 +49,8 @@ class Recipe(BaseModel):
     split: str | None = Field(None, description="what is held out, such as by_clients(folds=5) or by_samples")
     fold: int = Field(0, ge=0, description="which fold of the split")
     data_seed: int | None = Field(None, ge=0, description="seed of partition, skew and split; none: that of the run")
+    empty_clients: Literal["refuse", "allow"] = Field("refuse", description="clients that hold no sample")
+    client_test: float = Field(0.0, ge=0, lt=1, description="share of each client's samples that it is judged on")
     clients: int | None = Field(20, ge=1, description="number of clients; natural partitions may bring their own")
     fleet: str = Field("ideal", description="devices, links, availability, joined by '+'")
     model: str = Field("mlp", description="model, such as mlp(hidden=[64]) or cnn_rebafl")
@@ -69,6 +71,7 @@ class Recipe(BaseModel):
     batch_size: int = Field(32, ge=1)
     lr: float = Field(0.1, gt=0)
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor per round")
+    lr_schedule: str | None = Field(None, description="of lr, such as cosine or warm_up(rounds=5)+steps(at=[30])")
     optimizer: str = Field("sgd", description="local optimizer, such as sgd(momentum=0.9) or adam")
     deadline: float | None = Field(None, gt=0, description="seconds a round waits; late updates are given up")
     on_bad_update: Literal["stop", "drop"] = "stop"

@@ -86,7 +86,8 @@ def _rule(piece: str, text: str, problem: Problem) -> Rule:
 
 
 def _better(name: str, problem: Problem) -> int:
-    return -1 if name == "train_loss" else problem.better(name.removeprefix("validation_"))
+    plain = name.removeprefix("validation_").removeprefix("own_").removesuffix("_worst_decile")
+    return -1 if name == "train_loss" else problem.better(plain)
 
 
 def check_stop(text: str, problem: Problem, validates: bool, measures: bool) -> None:
@@ -95,6 +96,7 @@ def check_stop(text: str, problem: Problem, validates: bool, measures: bool) -> 
     validates: there are validation samples; measures: diagnostics may record numbers of any name.
     """
     known = {*problem.goals, "train_loss"}
+    known |= {f"own_{name}" for name in problem.goals} | {f"own_{problem.headline}_worst_decile"}
     if validates:
         known |= {f"validation_{name}" for name in problem.goals}
     for rule in parse_stop(text, problem):

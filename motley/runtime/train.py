@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
@@ -15,11 +16,14 @@ from motley.core.network import Network
 from motley.core.part import Composable, Method, Part, compose
 from motley.core.problem import Problem
 from motley.core.types import Data
-from motley.data.adapters import from_arrays, from_clients, from_torch
+from motley.data.adapters import as_pair, as_tensor, from_arrays, from_clients, from_torch
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
 from motley.data.federated import FederatedData
+from motley.data.own_tests import with_tests
+from motley.data.partitions.lists import from_lists
 from motley.fleet.fleet import Fleet
+from motley.runtime.experiment import GIVEN as GIVEN_IN_PYTHON
 from motley.runtime.experiment import Given, server_samples, share_out
 from motley.runtime.launch import Listening, Result, has_checkpoint, launch
 from motley.runtime.progress_line import Progress, progress_listeners
@@ -38,7 +42,7 @@ def train(
     test: Any = None,
     method: str | Composable | Sequence[Composable] = "fedavg",
     clients: int = 20,
-    partition: str = "iid",
+    partition: str | Sequence[Any] = "iid",
     fleet: Fleet | str = "ideal",
     folder: str | Path | None = None,
     problem: str | Problem = "classification",
@@ -52,7 +56,9 @@ def train(
     model: an ``nn.Module`` (its weights are the start), a `Network`, or the name of one of Motley's models.
     data: a pair of arrays (x, y), a ``torch.utils.data.Dataset``, a list of one such per client, a name such as
         "mnist", or Motley's own `Dataset` or `FederatedData`. What is not yet divided is, by `clients` and `partition`.
-    test: another pair or data set, or the fraction to set aside (a fifth, unless told).
+    test: another pair or data set, or the fraction to set aside (a fifth, unless told); for a list of clients' data
+        also a list with one pair or data set per client, on which each client is judged by itself, too.
+    partition: a short form, or a list with the numbers of each client's training samples.
     method: ``compose(fedavg(), proximal(mu=0.01))``, a list of parts and methods, or its short form "fedprox+ama".
     folder: where the run is saved; with ``resume=True`` it goes on from what is saved there.
     problem: what is learned, "classification" (the default), "regression", or a `motley.Problem` of one's own.
@@ -64,10 +70,17 @@ def train(
         if key in settings:
             raise RecipeError(f"'{key}' is given twice.")
     made = _method(method)
-    content: dict[str, Any] = {"name": "train", "partition": partition, "clients": clients, **settings}
+    lr = settings.get("lr")
+    if callable(lr):
+        settings |= {"lr": float(lr(1)), "lr_schedule": GIVEN_IN_PYTHON}
+    lists = None if isinstance(partition, str) else partition
+    who = {"partition": partition, "clients": clients}
+    if lists is not None:
+        who = {"partition": GIVEN_IN_PYTHON, "clients": len(lists)}
+    content: dict[str, Any] = {"name": "train", **who, **settings}
     content |= _names(model, method if made is None else made, fleet, problem)
     recipe = load({**content, "data": data if isinstance(data, str) else "given"})
-    divided, public = as_federated(data, test, recipe, make_problem(problem))
+    divided, public = as_federated(data, test, recipe, make_problem(problem), lists)
     given = Given(
         data=divided,
         public=public,
@@ -75,6 +88,7 @@ def train(
         method=made,
         fleet=_unless_named(fleet),
         problem=_unless_named(problem),
+        lr=lr if callable(lr) else None,
     )
     place = Path(folder) if folder is not None else None
     going_on = resume and place is not None and has_checkpoint(place)
@@ -110,16 +124,44 @@ def _method(method: str | Composable | Sequence[Composable]) -> Method | None:
     return compose(method) if isinstance(method, Part) else compose(*method)
 
 
-def as_federated(data: Any, test: Any, recipe: Recipe, problem: Problem) -> tuple[FederatedData, Data | None]:
+def as_federated(
+    data: Any, test: Any, recipe: Recipe, problem: Problem, lists: Sequence[Any] | None = None
+) -> tuple[FederatedData, Data | None]:
     """Anything `train` takes as data, divided among clients, and what the server holds of it."""
+    by_client = isinstance(data, list) and bool(data) and not isinstance(data[0], (int, float, list))
+    if lists is not None:
+        _check_lists(data, test, recipe, by_client)
     if isinstance(data, FederatedData):
         return data, None
-    if isinstance(data, list) and data and not isinstance(data[0], (int, float, list)):
-        if test is None or isinstance(test, float):
-            raise DataError("Data given client by client need a test set: test=(x, y) or a data set.")
-        return from_clients(data, test, classes=problem.classes), None
+    if by_client:
+        return _from_homes(data, test, problem), None
     dataset, public = server_samples(recipe, _dataset(data, {} if test is None else {"test": test}, problem))
-    return share_out(recipe, dataset), public
+    return share_out(recipe, dataset, None if lists is None else from_lists(lists, len(dataset))), public
+
+
+def _from_homes(data: list[Any], test: Any, problem: Problem) -> FederatedData:
+    """Clients' own data, with test samples for all together or for each."""
+    if test is None or isinstance(test, float):
+        raise DataError(
+            "Data given client by client need a test set: test=(x, y), a data set, or a list with one for each client."
+        )
+    if not isinstance(test, list):
+        return from_clients(data, test, classes=problem.classes)
+    pairs = [as_pair(one) for one in test]
+    x, y = (torch.cat([as_tensor(pair[i], "test samples") for pair in pairs]) for i in (0, 1))
+    return with_tests(from_clients(data, (x, y), classes=problem.classes), [len(pair[1]) for pair in pairs])
+
+
+def _check_lists(data: Any, test: Any, recipe: Recipe, by_client: bool) -> None:
+    """Refuses lists of samples where it is not clear which samples they number."""
+    if by_client or isinstance(data, FederatedData):
+        raise DataError("These data are divided among clients already; leave out 'partition'.")
+    if recipe.public is not None:
+        raise DataError("Lists of samples leave none to the server; leave out 'public', or divide by a short form.")
+    if not isinstance(data, str | Dataset) and (test is None or isinstance(test, float)):
+        raise DataError(
+            "Lists number the training samples, so the test samples must be given apart: test=(x, y) or a data set."
+        )
 
 
 def _dataset(data: Any, test: dict[str, Any], problem: Problem) -> Dataset:

@@ -183,7 +183,8 @@ def test_user_arguments_are_shown_without_internal_ones() -> None:
 
 
 def test_every_partition_is_tested_here() -> None:
-    assert {spec.split("(")[0] for spec in ALL} == {entry.name for entry in PARTITIONS}
+    written = {"lists"}  # in test_written_partitions
+    assert {spec.split("(")[0] for spec in ALL} == {entry.name for entry in PARTITIONS} - written
 
 
 @settings(max_examples=60, deadline=None)
