@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from motley.commands.kernel_command import kernels
 from motley.commands.output import AsJson, OutputMode, shown
 
 app = typer.Typer(help="Measure Motley itself.", no_args_is_help=True)
+app.command()(kernels)
 
 PEER_CASES = "cifar10_pfl,fedsae_logistic,rebafl_cnn"
 
