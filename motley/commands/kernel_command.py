@@ -15,6 +15,7 @@ from motley.core.errors import InputError
 
 if TYPE_CHECKING:
     from motley.bench.kernel_study.study_record import StudyRecord
+    from motley.bench.kernel_study.study_run import StudyPlan
 
 
 def _names(text: str) -> list[str]:
@@ -58,33 +59,44 @@ def kernels(
     from motley.bench.kernel_study import study_run
     from motley.bench.kernel_study.study_record import StudyRecord
 
-    unknown = [name for name in with_ or [] if name != "dace"]
-    if unknown:
-        raise InputError(f"--with {unknown[0]} is not known; there is --with dace.")
     plan = study_run.make_plan(
-        _names(only), _names(sizes), device, threads=_numbers(threads), passes=passes, dace=bool(with_),
+        _names(only), _names(sizes), device, threads=_numbers(threads), passes=passes, dace=_with_dace(with_ or []),
         distributed=distributed, patience=2.5 if device == "cuda" else 5.0,
     )  # fmt: skip
     folder = out or Path("results") / "bench" / "kernels" / device
     record = StudyRecord(folder)
-    if show and not record.units:
+    if not show:
+        study_run.check_device(device)
+        _measure(plan, record, folder)
+    elif not record.units:
         raise InputError(f"Nothing was measured in {shown(folder)} with these kernels; leave out --show to measure.")
+    content = _write(record, plan.device, folder)
+    if not as_json:
+        typer.echo((folder / "table.md").read_text())
+    OutputMode(as_json).end(content)
+
+
+def _with_dace(names: list[str]) -> bool:
+    unknown = [name for name in names if name != "dace"]
+    if unknown:
+        raise InputError(f"--with {unknown[0]} is not known; there is --with dace.")
+    return bool(names)
+
+
+def _measure(plan: StudyPlan, record: StudyRecord, folder: Path) -> None:
+    """Carries the study out; what there is when it is interrupted is written."""
+    from motley.bench.kernel_study.study_run import carry_out
+
     try:
-        if not show:
-            study_run.check_device(device)
-            _note_machine(record)
-            study_run.carry_out(plan, record, lambda text: typer.echo(text, err=True))
-            record.add_extra("ended", _now())
+        _note_machine(record)
+        carry_out(plan, record, lambda text: typer.echo(text, err=True))
+        record.add_extra("ended", _now())
     except KeyboardInterrupt:
         if record.units:
             _write(record, plan.device, folder)
         raise Interrupted(
             f"Interrupted; what was measured is in {shown(folder)}, and the same command goes on from there."
         ) from None
-    content = _write(record, plan.device, folder)
-    if not as_json:
-        typer.echo((folder / "table.md").read_text())
-    OutputMode(as_json).end(content)
 
 
 def _now() -> str:

@@ -200,14 +200,15 @@ def _sample(outcome: Outcome, worker: StudyProcess, limit: float) -> None:
 
 
 def carry_out(plan: StudyPlan, record: StudyRecord, tell: Tell) -> None:
-    """Measures what the record does not have yet."""
+    """Measures what the record does not have yet; what claims are judged by comes first."""
     python = None
     if plan.dace:
         python = make_environment(plan.dace_folder or default_folder(), tell)
-    for threads in (*plan.counts, *plan.many):
-        _with_threads(plan, threads, python, record, tell)
+    _with_threads(plan, plan.counts[-1], python, record, tell)
     if plan.device == "cpu":
         _beside_the_kernels(plan, record, python, tell)
+    for threads in (*plan.many, *plan.counts[:-1]):
+        _with_threads(plan, threads, python, record, tell)
 
 
 def _beside_the_kernels(plan: StudyPlan, record: StudyRecord, python: Path | None, tell: Tell) -> None:
