@@ -130,6 +130,7 @@ def test_the_compiled_way_is_chosen_by_size() -> None:
     assert kernel_for("middle_mean", torch.zeros(10, 20_000, dtype=torch.float16), 1, 9) is None
     assert kernel_for("top_k", torch.zeros(1, 50_000), 5) is not None
     assert kernel_for("top_k", torch.zeros(50, 1000), 5) is None
+    assert kernel_for("top_k", torch.zeros(1, 50_000), 5000) is None
     with without_kernels():
         assert kernel_for("middle_mean", torch.zeros(10, 20_000), 1, 9) is None
 
