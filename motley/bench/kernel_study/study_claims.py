@@ -16,7 +16,7 @@ from motley.bench.kernel_study.study_case import CASES
 from motley.bench.kernel_study.study_table import DACE, Place, Ratio, StudyTable
 from motley.bench.kernel_study.study_ways import BASE
 from motley.bench.kernel_study.two_processes import LIGHT, VECTOR
-from motley.reproduce.comparison import interval
+from motley.reproduce.claims import interval
 
 PAPER = "Chang et al.: Reproducing Performance of Data-Centric Python by SCC Team from National Tsing Hua University"
 SPEC = "what was expected of the server's kernels before measuring"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from motley.bench.kernel_study.study_case import CASES
 from motley.bench.kernel_study.study_record import Measured, Outcome, Unit, median_and_quartiles
 from motley.bench.kernel_study.study_ways import BASE
-from motley.reproduce.comparison import interval
+from motley.reproduce.claims import interval
 
 DACE = "dace"  # the quicker of DaCe's ways
 
