@@ -27,8 +27,22 @@ DEBUG = "MOTLEY_DEBUG"
 # Commands whose modules take long to import are loaded when they are called: where they are, and what help says.
 LATER = {
     "reproduce": ("motley.commands.reproductions", "reproduce", "Measure a paper's tables and figures again."),
+    "serve": (
+        "motley.commands.deployment",
+        "serve",
+        "Serve a recipe to real clients.",
+    ),
+    "invite": ("motley.commands.deployment", "invite", "Print an invitation: one line for one agent."),
+    "join": ("motley.commands.deployment", "join", "Take part in a federation with this machine's data."),
+    "rehearse": (
+        "motley.commands.deployment",
+        "rehearse",
+        "Rehearse a deployment on this machine.",
+    ),
+    "agents": ("motley.commands.deployment", "agents", "Several agents of a rehearsal in one process."),
     "privacy": ("motley.commands.privacy", "app", "What could be learned from the things clients send."),
 }
+HIDDEN = ("agents",)  # what Motley itself starts as processes
 
 
 def _version(wanted: bool) -> None:
@@ -75,7 +89,8 @@ def build(called: Container[str]) -> typer.Typer:
         if isinstance(found, typer.Typer):
             made.add_typer(found, name=name)
         else:
-            made.command(name, help=summary if found is None else None)(found or (lambda: None))
+            given = summary if found is None else None
+            made.command(name, help=given, hidden=name in HIDDEN)(found or (lambda: None))
     return made
 
 

@@ -80,8 +80,23 @@ def resume(
     from motley.runtime.extension import reopened
 
     mode = OutputMode(as_json, quiet)
+    if (folder / "deploy").is_dir():
+        _serve_again(folder, overrides or [], mode)
+        return
     recipe = reopened(folder, overrides or [])
     mode.end(_carry_out(recipe, folder, mode, "", resume=True))
+
+
+def _serve_again(folder: Path, changes: list[str], mode: OutputMode) -> None:
+    """A deployed run goes on with what its log holds."""
+    from motley.commands.deployment import serve_folder
+    from motley.core.errors import RecipeError
+    from motley.runtime.experiment import prepare
+    from motley.runtime.launch import open_run
+
+    if changes:
+        raise RecipeError("A deployed run goes on as it is; leave the changes out.")
+    serve_folder(prepare(open_run(folder)), folder, mode)
 
 
 def split_seeds(overrides: list[str]) -> tuple[list[str], list[int] | int | None]:

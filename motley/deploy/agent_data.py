@@ -1,0 +1,101 @@
+"""An agent's own samples: from a function of the user's, a folder of tables, or a data set of Motley's by seat."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motley.core.errors import DataError, InputError, MotleyError
+from motley.core.problem import Problem
+from motley.data.adapters import from_arrays, from_torch
+from motley.data.dataset import Dataset
+from motley.data.federated import FederatedData, Partition
+from motley.runtime.experiment import Experiment, Given, prepare
+from motley.runtime.recipe import Recipe
+
+
+def load_function(spec: str) -> Callable[[], Any]:
+    """The function that ``file.py:name`` names."""
+    path, _, name = spec.partition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"There is no file {path}; name a file and a function in it: hospital.py:load.")
+    loaded = importlib.util.spec_from_file_location(file.stem, file)
+    assert loaded is not None
+    assert loaded.loader is not None
+    module = importlib.util.module_from_spec(loaded)
+    try:
+        loaded.loader.exec_module(module)
+    except MotleyError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path} cannot be read: {type(error).__name__}: {error}.") from error
+    found = getattr(module, name or "load", None)
+    if not callable(found):
+        raise InputError(f"{path} has no function '{name or 'load'}'.")
+    return found
+
+
+def own_dataset(spec: str, problem: Problem, target: str = "") -> Dataset:
+    """The samples that ``--data`` names: all of them are trained on."""
+    if ".py" in Path(spec.partition(":")[0]).suffixes:
+        return as_dataset(load_function(spec)(), problem)
+    path = Path(spec)
+    if path.is_dir() or path.suffix == ".csv":
+        return as_dataset(_tables(path, target), problem)
+    raise InputError(f"'{spec}' names no data; give file.py:function, a CSV file, or a folder of CSV files.")
+
+
+def as_dataset(found: Any, problem: Problem) -> Dataset:
+    """What a user's function gave, as samples that are all trained on, as they are."""
+    if isinstance(found, Dataset):
+        return found
+    if isinstance(found, tuple) and len(found) == 2:
+        return from_arrays(*found, test=0.0, scale=False, classes=problem.classes)
+    if hasattr(found, "__getitem__") and hasattr(found, "__len__"):
+        return from_torch(found, test=0.0, scale=False, classes=problem.classes)
+    raise DataError(f"The data are of type {type(found).__name__}; give a pair (x, y) or a torch data set.")
+
+
+def _tables(path: Path, target: str) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and targets of CSV files with a header line: all columns but the target are numbers."""
+    if not target:
+        raise InputError("Say which column is to be learned: --target COLUMN.")
+    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    rows = [row for file in files for row in _rows(file)]
+    if not rows:
+        raise DataError(f"There are no rows in CSV files at {path}.")
+    if target not in rows[0]:
+        raise DataError(f"{files[0]} has no column '{target}'; its columns are {', '.join(rows[0])}.")
+    columns = [name for name in rows[0] if name != target]
+    return _numbers(rows, columns, path), _numbers(rows, [target], path)[:, 0]
+
+
+def _numbers(rows: list[dict[str, str]], columns: list[str], path: Path) -> np.ndarray:
+    try:
+        return np.array([[float(row[name]) for name in columns] for row in rows], np.float32)
+    except (ValueError, TypeError, KeyError):
+        raise DataError(
+            f"A cell of {path} is no number; give tables of numbers without gaps, or a function: hospital.py:load."
+        ) from None
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    if not file.is_file():
+        raise DataError(f"There is no file {file}.")
+    with file.open(newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+def agent_experiment(recipe: Recipe, seat: int, seats: int, own: Dataset | None) -> Experiment:
+    """The experiment as an agent knows it: what everybody does, and its own samples."""
+    if own is None:
+        return prepare(recipe)
+    everything = np.arange(len(own))
+    parts = [everything if i == seat else everything[:1] for i in range(seats)]  # of the others it knows nothing
+    return prepare(recipe, Given(data=FederatedData(own, Partition.of(parts))))

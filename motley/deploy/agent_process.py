@@ -1,0 +1,206 @@
+"""The process of an agent: its folder, its seat, its data, and the line to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import motley
+from motley.client.problems import make_problem
+from motley.core.errors import InputError, StateError
+from motley.core.files import held
+from motley.deploy.agent import Agent, Cupboard, Place, Train
+from motley.deploy.agent_data import agent_experiment, own_dataset
+from motley.deploy.agent_training import InProcess, seconds_per_epoch
+from motley.deploy.certificates import client_files, client_key, request, write_secret
+from motley.deploy.credentials import NatsKey
+from motley.deploy.disks import FolderDisk
+from motley.deploy.enrolment import Invitation, ask_for_seat
+from motley.deploy.identities import Identity
+from motley.deploy.messages import VERSION, Enrol, Welcome
+from motley.deploy.nats_link import Login, NatsLink
+from motley.deploy.policy import Policy
+from motley.deploy.server_process import login_of
+from motley.runtime.experiment import Experiment
+from motley.runtime.recipe import load
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What an agent keeps of its enrolment."""
+
+    federation: str
+    seat: int
+    urls: tuple[str, ...]
+    server_key: str
+    recipe: str
+    beat: float
+    largest: int
+    ca: str = ""
+    claims: str = ""
+
+    def save(self, disk: FolderDisk) -> None:
+        disk.write("membership.json", json.dumps(asdict(self), indent=1).encode())
+
+    @classmethod
+    def load(cls, disk: FolderDisk) -> Membership | None:
+        found = disk.read("membership.json")
+        if found is None:
+            return None
+        content = json.loads(found)
+        return cls(**{**content, "urls": tuple(content["urls"])})
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How an agent takes part: its data, its rules, what it trains with."""
+
+    data: str = ""  # file.py:function, or tables; empty: the recipe's own data, by seat
+    target: str = ""
+    policy: Policy = field(default_factory=Policy)
+    name: str = ""
+    executor: str = "pool"
+    device: str = "auto"
+    limited: bool = False
+    rehearsal: bool = False  # its device is that of the recipe's fleet
+
+
+class AgentProcess:
+    """One agent in its folder."""
+
+    def __init__(self, folder: Path, manner: Manner) -> None:
+        self.folder, self.manner = folder, manner
+        self.disk = FolderDisk(folder)
+        self.identity = Identity.kept(self.disk)
+        self.agent: Agent | None = None
+
+    # ------------------------------------------------------------------ taking a seat
+    async def join(self, line: str | None) -> tuple[Membership, Experiment]:
+        """Takes the seat that an invitation offers, or the one it has."""
+        member = Membership.load(self.disk)
+        if line is None and member is None:
+            raise StateError(f"{self.folder} has no seat yet; give the invitation: motley join 'motley://...'.")
+        if line is None or (member is not None and Invitation.from_line(line).federation == member.federation):
+            assert member is not None
+            return member, self.experiment(member.recipe, member.seat)
+        return await self._enrol(Invitation.from_line(line))
+
+    async def _enrol(self, invitation: Invitation) -> tuple[Membership, Experiment]:
+        if invitation.is_over():
+            raise StateError("This invitation has expired; ask for a new one.")
+        link = NatsLink(invitation.urls, self._guest(invitation))
+        await link.open(15.0)
+        try:
+            seen = await ask_for_seat(link, invitation, self._hello(0))
+            e = self.experiment(seen.recipe, seen.seat)
+            objection = self.manner.policy.objection(e.recipe, e.method)
+            if objection is not None:
+                raise InputError(f"This agent does not take part: {objection}.")
+            about = self._about(e, seen.seat)
+            if invitation.certificate:
+                about.csr = request(client_key(self.folder / "tls"), str(seen.seat))
+            welcome = await ask_for_seat(link, invitation, about)
+        finally:
+            await link.close()
+        member = self._member(invitation, welcome)
+        if welcome.certificate:
+            write_secret(self.folder / "tls" / "client.pem", welcome.certificate.encode())
+        member.save(self.disk)
+        return member, e if welcome.seat == seen.seat else self.experiment(welcome.recipe, welcome.seat)
+
+    def _guest(self, invitation: Invitation) -> Login:
+        if not invitation.claims:
+            return Login(name="guest")
+        key = NatsKey("user", bytes.fromhex(invitation.seed))
+        files = None
+        if invitation.certificate:
+            files = self.folder / "tls" / "guest.pem", self.folder / "tls" / "guest.key"
+            write_secret(files[0], invitation.certificate.encode())
+            write_secret(files[1], invitation.key.encode())
+        return login_of(key, invitation.claims, invitation.ca, "guest", files)
+
+    def _hello(self, n: int) -> Enrol:
+        key = NatsKey("user", self.identity.seed)
+        return Enrol(VERSION, self.identity.public, self.manner.name, motley.__version__, n, broker_key=key.public)
+
+    def _about(self, e: Experiment, seat: int) -> Enrol:
+        """What it tells of itself."""
+        enrol = self._hello(int(e.data.sizes[seat]))
+        if self.manner.policy.tell_labels and e.data.n_classes:
+            enrol.labels = tuple(float(n) for n in e.data.labels_of(seat))
+        site = e.site
+        if self.manner.rehearsal:
+            enrol.flops, enrol.limited = float(e.fleet.flops[seat]), bool(e.fleet.limited[seat])
+            enrol.seconds_per_epoch = enrol.n * site.devices.work / enrol.flops
+        else:
+            enrol.limited = self.manner.limited
+            enrol.seconds_per_epoch = seconds_per_epoch(site, seat)
+            enrol.flops = enrol.n * site.devices.work / max(enrol.seconds_per_epoch, 1e-9)
+        return enrol
+
+    def _member(self, invitation: Invitation, welcome: Welcome) -> Membership:
+        if welcome.server_key != invitation.server_key:
+            raise StateError("The server that answered is not the one that invited; ask for a new invitation.")
+        return Membership(
+            welcome.identity,
+            welcome.seat,
+            invitation.urls,
+            welcome.server_key,
+            welcome.recipe,
+            welcome.beat,
+            welcome.largest,
+            invitation.ca,
+            welcome.credentials,
+        )
+
+    def experiment(self, text: str, seat: int) -> Experiment:
+        """The experiment of a recipe as TOML, with this agent's data."""
+        recipe = load(tomllib.loads(text))
+        own = None
+        if self.manner.data:
+            own = own_dataset(self.manner.data, make_problem(recipe.problem), self.manner.target)
+        return agent_experiment(recipe, seat, recipe.clients or 1, own)
+
+    # ------------------------------------------------------------------ taking part
+    def login(self, member: Membership) -> Login:
+        if not member.claims:
+            return Login(name=str(member.seat))
+        key, files = NatsKey("user", self.identity.seed), client_files(self.folder / "tls")
+        return login_of(key, member.claims, member.ca, str(member.seat), files)
+
+    async def run(self, line: str | None = None, told: Callable[[Membership], None] | None = None) -> Agent:
+        """Takes part until the run has ended."""
+        with held(self.folder):
+            member, e = await self.join(line)
+            if told is not None:
+                told(member)
+            train = InProcess(e.site, self.manner.executor, self.manner.device)
+            try:
+                return await self.take_part(member, e, train)
+            finally:
+                await train.close()
+
+    async def take_part(self, member: Membership, e: Experiment, train: Train) -> Agent:
+        """Does the tasks of a seat until the run has ended."""
+        place = Place(member.federation, member.seat, member.server_key, member.beat, member.largest)
+        cupboard = Cupboard(self.disk, place, self.identity, e.net.layout)
+        link = NatsLink(member.urls, self.login(member))
+        objection = self.manner.policy.objection(e.recipe, e.method)
+        agent = self.agent = Agent(cupboard, link, train, e.method, self.manner.policy, objection)
+        await link.open()
+        refused = asyncio.create_task(link.refused())
+        working = asyncio.create_task(agent.run())
+        try:
+            await asyncio.wait([refused, working], return_when=asyncio.FIRST_COMPLETED)
+            (working if working.done() else refused).result()
+        finally:
+            for task in (refused, working):
+                task.cancel()
+            await asyncio.gather(refused, working, return_exceptions=True)
+            await link.close()
+            self.disk.close()
+        return agent
