@@ -55,7 +55,7 @@ def _beside(table: Table, row: str, own: list[Finished], rival: list[Finished]) 
     metric = made.metrics[0]
     common = {run.draw for run in own} & {run.draw for run in rival}
     own, rival = ([run for run in runs if run.draw in common] for runs in (own, rival))
-    found = differences(metric, own, rival)
+    found = [*differences(metric, own, rival).values()]
     low, high = interval(found)
     return Beside(
         benchmark=made.champion.benchmark,

@@ -73,14 +73,14 @@ def one_sided(values: Sequence[float], threshold: float) -> tuple[float, float]:
 
 def differences(
     metric: str, greater: Sequence[Finished], less: Sequence[Finished], percent_of: str | None = None
-) -> list[float]:
+) -> dict[tuple[int, int], float]:
     """Differences over common seeds and folds, one by one; in percent of either side where told."""
     one, other = by_draw(metric, greater), by_draw(metric, less)
     base = {"greater": one, "less": other}.get(percent_of or "")
     common = sorted(one.keys() & other.keys())
     if base is None:
-        return [one[draw] - other[draw] for draw in common]
-    return [100.0 * (one[draw] - other[draw]) / base[draw] for draw in common if base[draw] != 0]
+        return {draw: one[draw] - other[draw] for draw in common}
+    return {draw: 100.0 * (one[draw] - other[draw]) / base[draw] for draw in common if base[draw] != 0}
 
 
 def compare(
@@ -95,14 +95,17 @@ def compare(
 
     Runs of one seed and fold share their data and their fleet, so differences are taken one by one.
     """
-    found = differences(metric, greater, less, percent_of)
+    found = [*differences(metric, greater, less, percent_of).values()]
+    return told_of(found, by - margin, " %" if percent_of else "")
+
+
+def told_of(found: Sequence[float], threshold: float, unit: str = "") -> Compared:
+    """What differences say of "greater by more than the threshold"."""
     if not found:
         return Compared(None, None, "not measured")
     mean, (low, high) = statistics.fmean(found), interval(found)
-    unit = " %" if percent_of else ""
     if low is None or high is None:
         return Compared(None, mean, f"difference {mean:+.2f}{unit} in one run of each", 1)
-    threshold = by - margin
     told = f"difference {mean:+.2f}{unit}, 95 % interval {low:+.2f} to {high:+.2f}"
     holds = True if low > threshold else False if high < threshold else None
     return Compared(holds, mean, told, len(found), *one_sided(found, threshold))
@@ -145,10 +148,19 @@ Found = list[tuple[Cell, Cell, Compared]]
 def _compared(made: Reproduction, claim: Claim, runs: Runs) -> Found:
     told = (claim.metric, claim.margin, claim.by, claim.percent_of)
     metric, margin, by, percent_of = told
+    pairs = pairs_of(made, claim, runs)
+    if claim.average:
+        each = [differences(metric, runs[greater], runs[less], percent_of) for greater, less in pairs]
+        return [(*pairs[0], told_of(_means(each), by - margin, " %" if percent_of else ""))]
     return [
-        (greater, less, compare(metric, runs[greater], runs[less], margin, by, percent_of))
-        for greater, less in pairs_of(made, claim, runs)
+        (greater, less, compare(metric, runs[greater], runs[less], margin, by, percent_of)) for greater, less in pairs
     ]
+
+
+def _means(each: list[dict[tuple[int, int], float]]) -> list[float]:
+    """The mean difference of every seed and fold that all comparisons have."""
+    common = set.intersection(*(set(one) for one in each))
+    return [statistics.fmean(one[draw] for one in each) for draw in sorted(common)]
 
 
 def _chances(claim: Claim, found: list[Compared]) -> tuple[float, float]:
@@ -180,6 +192,8 @@ def _verdict(claim: Claim, found: Found, chances: tuple[float, float], p: float)
     seen = f"{in_order} of {len(measured)} comparisons have their means in this order" if measured else "not measured"
     seen += f" within {claim.margin:g}" if measured and claim.margin else ""
     seen += f" and {claim.by:g} apart" if measured and claim.by else ""
+    if claim.average:
+        return Verdict(claim.text, holds, f"on average: {found[0][2].why}", found[0][2].pairs, round(p, 6))
     reasons = [f"{greater} against {less}: {one.why}" for greater, less, one in found if one.holds is not True]
     if claim.by and not reasons:
         reasons = [f"{greater} against {less}: {one.why}" for greater, less, one in found]

@@ -95,6 +95,7 @@ def build(made: Reproduction, results: Results, quick: bool = False, seeds: list
         runs[cell] = [run for run in found if run is not None]
         missing += found.count(None)
     rows = [_row(made, cell, metric, found) for metric in made.metrics for cell, found in runs.items()]
+    rows += [row for metric in made.shares for cell in runs for row in _share(made, cell, metric, runs)]
     return Table(made, quick, runs, rows, judge_all(made, runs), missing, against(made, runs))
 
 
@@ -143,6 +144,31 @@ def _row(made: Reproduction, cell: Cell, metric: str, runs: list[Finished]) -> R
         device=", ".join(devices) or None,
         difference=difference,
     )
+
+
+def _share(made: Reproduction, cell: Cell, metric: str, runs: dict[Cell, list[Finished]]) -> list[Row]:
+    """A place as a share of another, seed by seed: what compares where the paper has units of its own."""
+    base = made.base_of(cell, metric)
+    if base is None or base not in runs:
+        return []
+    own, other = by_draw(metric, runs[cell]), by_draw(metric, runs[base])
+    values = [own[draw] / other[draw] for draw in sorted(own.keys() & other.keys()) if other[draw]]
+    mean = statistics.fmean(values) if values else None
+    low, high = interval(values)
+    paper = made.paper_share(cell, base, metric)
+    return [
+        Row(
+            row=str(cell),
+            metric=f"{metric}, share of {base.row}",
+            paper=_rounded(paper),
+            measured=_rounded(mean),
+            low=_rounded(low),
+            high=_rounded(high),
+            seeds=len(values),
+            device=", ".join(sorted({run.device for run in runs[cell] if run.device})) or None,
+            difference=None if mean is None or paper is None else round(mean - paper, 4),
+        )
+    ]
 
 
 def _rounded(value: float | None) -> float | None:

@@ -33,7 +33,7 @@ def markdown(table: Table) -> str:
     if table.missing:
         lines += [f"{table.missing} runs are missing here.", ""]
     draws = "runs" if made.folds else "seeds"
-    for metric in made.metrics:
+    for metric in dict.fromkeys(row.metric for row in table.rows):
         lines += [f"## {metric}", "", f"| | paper | here | 95 % interval | difference | {draws} |"]
         lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
         here = [row for row in table.rows if row.metric == metric]

@@ -41,7 +41,7 @@ class Claim(BaseModel):
     is good, the order is still greatest first. With a ``margin`` the greater one may fall short by as much: "loses less
     than one point" is an order with margin 1. With ``by`` it must lead by as much, in the metric's unit or in percent
     of one side (``percent_of``): "needs 33 % fewer rounds" is by 33, in percent of the greater. ``somewhere``: it is
-    enough that one of the orders holds ("by up to").
+    enough that one of the orders holds ("by up to"). ``average``: the mean of all differences is judged ("on average").
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,6 +57,7 @@ class Claim(BaseModel):
     by: float = Field(default=0.0, ge=0.0)
     percent_of: Literal["greater", "less"] | None = None
     somewhere: bool = False
+    average: bool = False
 
 
 class Champion(BaseModel):
@@ -99,6 +100,7 @@ class Reproduction(BaseModel):
     places: dict[str, dict[str, Any]] = Field(default_factory=dict)  # "row, column" -> what is particular to it
     numbers: dict[str, dict[str, list[float]]] = Field(default_factory=dict)  # metric -> row -> one per column
     also: dict[str, str] = Field(default_factory=dict)  # metric -> the metric whose numbers it is compared with, too
+    shares: dict[str, dict[str, str]] = Field(default_factory=dict)  # metric -> row ("*": all others) -> base row
     claims: list[Claim] = Field(default_factory=list)
     baseline: str | None = None  # the row that all others are compared with, in percent and by the signed-rank test
     champion: Champion | None = None
@@ -118,6 +120,7 @@ class Reproduction(BaseModel):
         own = self.places.get(str(cell), {})
         for changes in (self.columns[cell.column], self.rows[cell.row], own, self.quick.recipe if quick else {}):
             content.update(changes)
+        content["data"] = str(content.get("data", "mnist")).replace("{seed}", str(draw.seed))
         if draw.fold is not None:
             content = {"data_seed": 0, **content, "fold": draw.fold}
         return load({**content, "seed": draw.seed})
@@ -130,6 +133,22 @@ class Reproduction(BaseModel):
 
     def paper_value(self, cell: Cell, metric: str) -> float | None:
         """What the paper reports for a place; None where it does not (``nan`` in the file)."""
+        if metric in self.shares:
+            return None  # in a unit of the paper's own: only shares of a row compare (`paper_share`)
+        return self._number(cell, metric)
+
+    def base_of(self, cell: Cell, metric: str) -> Cell | None:
+        """The place of which this one is told as a share; None for such a place itself."""
+        named = self.shares.get(metric, {})
+        row = named.get(cell.row, named.get("*"))
+        return None if row is None or cell.row in named.values() else Cell(row, cell.column)
+
+    def paper_share(self, cell: Cell, base: Cell, metric: str) -> float | None:
+        """The paper's number of a place as a share of that of another."""
+        one, other = self._number(cell, metric), self._number(base, metric)
+        return None if one is None or other is None else one / other
+
+    def _number(self, cell: Cell, metric: str) -> float | None:
         table = self.numbers.get(self.also.get(metric, metric), {})
         values = table.get(cell.row)
         value = values[list(self.columns).index(cell.column)] if values else math.nan
@@ -237,6 +256,8 @@ def _check(made: Reproduction, path: Path) -> None:
         wanted += [(name, columns, "column") for name in claim.columns]
         cells = {str(cell) for cell in made.cells()}
         wanted += [(name, rows | columns | cells, "row or column") for name in claim.order]
+    for named in made.shares.values():
+        wanted += [(name, rows, "row") for name in (*named.values(), *(name for name in named if name != "*"))]
     wanted += [(name, {str(cell) for cell in made.cells()}, "place") for name in made.places]
     wanted += [(name, rows, "row") for name in (*made.quick.rows, *([made.baseline] if made.baseline else []))]
     wanted += [(name, columns, "column") for name in made.quick.columns]

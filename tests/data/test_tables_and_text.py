@@ -24,7 +24,9 @@ def needs(name: str) -> pytest.MarkDecorator:
 
 
 @needs("emnist_byclass_test.npz")
-@pytest.mark.parametrize(("classes", "n"), [("byclass", 62), ("letters", 26), ("digits", 10), ("lower", 26)])
+@pytest.mark.parametrize(
+    ("classes", "n"), [("byclass", 62), ("letters", 26), ("a_to_j", 10), ("digits", 10), ("lower", 26)]
+)
 def test_emnist(classes: str, n: int) -> None:
     data = load(f"emnist(classes={classes})")
     assert data.n_classes == n

@@ -60,7 +60,7 @@ metrics = ["accuracy"]
 data = "digits"
 [rows]
 "A" = {}
-"B" = {}
+"B" = { lr = 0.5 }
 [columns]
 "one" = {}
 "two" = {}
@@ -163,3 +163,41 @@ def test_the_command_gives_rows_of_all_champions(tmp_path: Path) -> None:
     assert {"claims_hold", "claims_fail", "claims_open", "seeds_min"} <= content.keys()
     page = CliRunner().invoke(app, ["reproduce", "champions", "--show", "--results", str(tmp_path)])
     assert "# Champions" in page.stdout
+
+
+def test_on_average_judges_the_mean_of_all_differences(tmp_path: Path) -> None:
+    """20 points in one place and 4 in the other, seed by seed: 12 on average."""
+    measured = {
+        Cell("A", "one"): runs(0.80, 0.81, 0.82),
+        Cell("B", "one"): runs(0.60, 0.6105, 0.62),
+        Cell("A", "two"): runs(0.50, 0.51, 0.52),
+        Cell("B", "two"): runs(0.46, 0.4695, 0.48),
+    }
+    told = {"metric": "accuracy", "order": ["A", "B"], "average": True}
+    claims = [Claim(text="more", by=11.5, **told), Claim(text="less", by=12.5, **told)]
+    found = judge_all(table_of(claims, tmp_path), measured)
+    assert [one.holds for one in found] == [True, False]
+    assert "on average: difference +12.00" in found[0].why
+
+
+def test_shares_of_a_row_stand_beside_the_papers(tmp_path: Path) -> None:
+    """Half of A here and 0.6 of it in the paper, whose unit is its own; A itself has no share."""
+    made = table_of([], tmp_path).model_copy(
+        update={"numbers": {"accuracy": {"A": [5.0, 5.0], "B": [3.0, 3.0]}}, "shares": {"accuracy": {"*": "A"}}}
+    )
+    kept = Results(tmp_path / "results")
+    for row, value in (("A", 0.8), ("B", 0.4)):
+        recipe = made.recipe_of(Cell(row, "one"), spec.Draw(0))
+        kept.add(finished(value, identity=recipe.identity, recipe={}))
+    table = build(made, kept)
+    shares = [row for row in table.rows if "share" in row.metric]
+    assert {row.row for row in shares} == {"B, one", "B, two"}
+    assert [row.measured for row in shares] == [0.5, 0.5]
+    assert all(row.paper == 0.6 for row in shares)
+    assert all(row.paper is None for row in table.rows if "share" not in row.metric)
+
+
+def test_a_draw_of_the_data_goes_with_the_seed() -> None:
+    made, cell = spec.read("fedsae-table-2"), Cell("FedAvg", "Synthetic(1,1)")
+    drawn = [made.recipe_of(cell, spec.Draw(seed)).data for seed in (0, 7)]
+    assert drawn == [f"synthetic(alpha=1, beta=1, clients=100, seed={seed})" for seed in (0, 7)]
