@@ -213,6 +213,7 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    from motley.report.pictures import save
     from motley.report.plots import COLOURS
 
     cases = list(dict.fromkeys(row["case"] for row in rows))
@@ -237,10 +238,7 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
         axes.invert_yaxis()
         axes.set_xlabel(f"times as fast as a bare PyTorch loop ({rows[0]['device']}, {rows[0]['precision']})")
         figure.legend(loc="outside upper center", ncols=4, frameon=False)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-        plt.close(figure)
-    return path
+        return save(figure, path)
 
 
 __all__ = ["BARE", "Bare", "Ours", "engine", "measure", "merged", "plot"]

@@ -216,6 +216,7 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    from motley.report.pictures import save
     from motley.report.plots import COLOURS
 
     cases = list(dict.fromkeys(row["case"] for row in rows))
@@ -238,10 +239,7 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
             fontsize=9,
             color="0.4",
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-        plt.close(figure)
-    return path
+        return save(figure, path, 150)
 
 
 def _label(row: Row) -> str:

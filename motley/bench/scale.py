@@ -199,6 +199,7 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
+    from motley.report.pictures import save
     from motley.report.plots import COLOURS
 
     with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
@@ -217,10 +218,7 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
             right.set_title(f"an idle client takes {most:.0f} bytes beside its samples", fontsize=10, color="0.35")
         for axes in (left, right):
             axes.grid(color="0.9", linewidth=0.7)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-        plt.close(figure)
-    return path
+        return save(figure, path)
 
 
 def _short(value: float) -> float:

@@ -47,7 +47,7 @@ def prototypes(
     changes: Annotated[list[str] | None, typer.Argument(help="Changes of the recipe, key=value.")] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of the attacker's decoders.")] = 30,
     attacked: Annotated[int, typer.Option(min=1, help="How many prototypes are attacked.")] = 20,
-    out: Annotated[Path, typer.Option(help="Where to write table and picture.")] = Path("results") / "privacy",
+    out: Annotated[Path, typer.Option(help="Where to write table and picture.")] = Path("results/papers/prototypes"),
     as_json: Annotated[bool, typer.Option("--json", help="For machines: JSON on the last line of stdout.")] = False,
 ) -> None:
     """Train decoders that turn class prototypes back into images; compare with chance and with single features."""

@@ -15,6 +15,7 @@ from motley.reproduce import reproduction as spec
 from motley.reproduce.campaign import Plan, WantedRun, matching, run_all, say, wanted_runs
 from motley.reproduce.champions import champions_json, champions_markdown
 from motley.reproduce.comparison import Table, build
+from motley.reproduce.overview import write_overview
 from motley.reproduce.pages import HOLDS, markdown, write
 from motley.reproduce.results import Finished, Results, exported
 
@@ -38,27 +39,42 @@ def reproduce(
     cache: Annotated[Path, typer.Option(help="Where runs under way are kept.")] = Path("runs") / "reproduce",
     export: Annotated[Path | None, typer.Option(help="Also write the runs made now to this file or folder.")] = None,
     take_in: Annotated[Path | None, typer.Option("--import", help="First add runs exported elsewhere.")] = None,
+    pages: Annotated[bool, typer.Option("--pages", help="Run nothing: write pages, pictures and index again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines: JSON on the last line of stdout.")] = False,
 ) -> None:
     """Measure a paper's tables and figures again, and print the paper's numbers beside ours."""
     kept = Results(results)
     if take_in is not None:
         print(f"{kept.take_in(take_in)} runs were added from {take_in}.", file=sys.stderr)
-    if not names:
-        if take_in is not None:
-            _write_all(kept)
-        _list(kept, as_json)
-        return
+    chosen = names or spec.names()
+    groups = {name: [spec.read(member) for member in spec.members(name)] for name in chosen}
     wanted = _seeds(seeds)
-    groups = {name: [spec.read(member) for member in spec.members(name)] for name in names}
-    made = [one for members in groups.values() for one in members]
-    if not show:
+    if names and not (show or pages):
         plan = Plan(jobs, budget or None, grace, executor or None, device or None, cache)
-        todo = matching(wanted_runs(made, kept, plan, quick, wanted), only or [])
-        _run(todo, kept, plan, export)
+        todo = wanted_runs([one for members in groups.values() for one in members], kept, plan, quick, wanted)
+        _run(matching(todo, only or []), kept, plan, export)
     tables = {name: [build(one, kept, quick, wanted) for one in members] for name, members in groups.items()}
-    if not show:
+    if pages or take_in is not None or (names and not show):
         _write(tables, kept, quick)
+    if names:
+        _tell(tables, as_json)
+    else:
+        _list([table for found in tables.values() for table in found], as_json)
+
+
+def _write(tables: dict[str, list[Table]], kept: Results, quick: bool) -> None:
+    """Pages and pictures of tables for which there are runs, those of groups, and the index."""
+    for name, found in tables.items():
+        for table in found:
+            if table.status != "none":
+                write(table, kept.place(table.reproduction.name, quick))
+        if name in spec.GROUPS:
+            write_text(kept.place(name, quick) / "README.md", champions_markdown(found))
+            write_json(kept.place(name, quick) / "table.json", champions_json(name, found))
+    write_overview(kept.folder)
+
+
+def _tell(tables: dict[str, list[Table]], as_json: bool) -> None:
     if as_json:
         content = [_as_json(name, found) for name, found in tables.items()]
         print(json.dumps(content[0] if len(content) == 1 else content))
@@ -68,15 +84,6 @@ def reproduce(
             _print(table)
         if name in spec.GROUPS:
             _show(champions_markdown(found))
-
-
-def _write(tables: dict[str, list[Table]], kept: Results, quick: bool) -> None:
-    for name, found in tables.items():
-        for table in found:
-            write(table, kept.place(table.reproduction.name, quick))
-        if name in spec.GROUPS:
-            write_text(kept.place(name, quick) / "table.md", champions_markdown(found))
-            write_json(kept.place(name, quick) / "table.json", champions_json(name, found))
 
 
 def _as_json(name: str, found: list[Table]) -> dict[str, Any]:
@@ -102,28 +109,8 @@ def _run(todo: list[WantedRun], kept: Results, plan: Plan, export: Path | None) 
         print(f"{len(todo) - len(done)} runs are still missing; the same command goes on.", file=sys.stderr)
 
 
-def _write_all(kept: Results) -> None:
-    for name in spec.names():
-        table = build(spec.read(name), kept)
-        if table.status != "none":
-            write(table, kept.place(name, False))
-
-
-def _list(kept: Results, as_json: bool) -> None:
-    rows: list[dict[str, Any]] = []
-    for name in spec.names():
-        table = build(spec.read(name), kept)
-        made = table.reproduction
-        rows.append(
-            {
-                "name": name,
-                "paper": made.paper,
-                "status": table.status,
-                "title": made.title,
-                "runs": len(made.cells()) * len(made.draws()),
-                "missing_runs": table.missing,
-            }
-        )
+def _list(tables: list[Table], as_json: bool) -> None:
+    rows = [_counted(table) for table in tables]
     if as_json:
         print(json.dumps(rows))
         return
@@ -134,6 +121,18 @@ def _list(kept: Results, as_json: bool) -> None:
     for row in rows:
         grid.add_row(row["name"], row["title"], row["status"], f"{row['runs'] - row['missing_runs']}/{row['runs']}")
     Console().print(grid)
+
+
+def _counted(table: Table) -> dict[str, Any]:
+    made = table.reproduction
+    return {
+        "name": made.name,
+        "paper": made.paper,
+        "status": table.status,
+        "title": made.title,
+        "runs": len(made.cells()) * len(made.draws()),
+        "missing_runs": table.missing,
+    }
 
 
 def _show(page: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motley.core.wording import SHARES
+from motley.report.pictures import save
 from motley.report.run_data import Group, RunData
 
 # Okabe and Ito's colours, told apart by everyone; each comes with a line style of its own.
@@ -89,10 +90,7 @@ def plot(groups: Sequence[Group], path: Path) -> Path:
         figure.legend(handles, labels, loc="outside upper center", ncols=min(3, len(labels)), frameon=False)
         if any(len(one.runs) > 1 for one in groups):
             figure.supxlabel("line: mean over seeds; band: lowest to highest seed", fontsize=9, color="0.4")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-        plt.close(figure)
-    return path
+        return save(figure, path)
 
 
 def _panel(

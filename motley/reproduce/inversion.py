@@ -21,6 +21,7 @@ from motley.core.errors import DataError
 from motley.core.files import write_json, write_text
 from motley.core.keys import Key, permutation
 from motley.data.dataset import Dataset
+from motley.report.pictures import save
 from motley.runtime.experiment import Experiment
 
 
@@ -209,10 +210,10 @@ def write(found: Findings, folder: Path) -> list[Path]:
         "![reconstructions](prototypes.png)",
         "",
     ]
-    write_text(folder / "prototypes.md", "\n".join(lines))
+    write_text(folder / "README.md", "\n".join(lines))
     write_json(folder / "prototypes.json", report)
     _picture(found, folder / "prototypes.png")
-    return [folder / name for name in ("prototypes.md", "prototypes.json", "prototypes.png")]
+    return [folder / name for name in ("README.md", "prototypes.json", "prototypes.png")]
 
 
 def _picture(found: Findings, path: Path, columns: int = 10) -> None:
@@ -231,6 +232,4 @@ def _picture(found: Findings, path: Path, columns: int = 10) -> None:
             axes[i][j].set(xticks=[], yticks=[])
         axes[i][0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
     figure.subplots_adjust(left=0.32, right=0.99, top=0.99, bottom=0.01, wspace=0.05, hspace=0.05)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    save(figure, path, 110)

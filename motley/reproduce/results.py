@@ -1,18 +1,21 @@
-"""Finished runs as small JSON files under ``results/``; tables are rebuilt from these alone."""
+"""Finished runs, a line of JSON each, in ``results/papers/NAME/runs.jsonl``; tables are rebuilt from these alone."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from motley.core.errors import StateError
-from motley.core.files import write_text
+from motley.core.files import append_line, write_text
 from motley.runtime.launch import Result
 from motley.runtime.recipe import Recipe
+from motley.runtime.records import Record
 
+RUNS = "runs.jsonl"
+ROOM = "papers"  # the room of reproductions in results/
 _DROPPED = ("run", "model_sha256")
 
 
@@ -43,9 +46,8 @@ class Finished:
         """Seed and fold: runs of the same two share their data and their fleet."""
         return self.seed, self.recipe.get("fold", 0)
 
-    @property
-    def file_name(self) -> str:
-        return f"{self.identity}-s{self.seed}.json"
+    def to_line(self) -> str:
+        return json.dumps(asdict(self))
 
 
 def compact(
@@ -53,11 +55,6 @@ def compact(
 ) -> Finished:
     """The small record of a result."""
     measured = [record for record in result.records if record.accuracy is not None]
-    names = {name for record in result.records for name, value in record.extra.items() if isinstance(value, float)}
-    extra = {
-        name: [_short(record.extra[name]) for record in result.records if name in record.extra]
-        for name in sorted(names)
-    }
     return Finished(
         reproduction=reproduction,
         cell=cell,
@@ -68,11 +65,17 @@ def compact(
         summary={key: value for key, value in result.summary.items() if key not in _DROPPED},
         rounds=[record.round for record in measured],
         accuracy=[round(record.accuracy or 0.0, 6) for record in measured],
-        extra=extra,
+        extra=_numbers(result.records),
         times=[float(f"{record.virtual_time:.8g}") for record in measured],
         device=device,
         environment=environment,
     )
+
+
+def _numbers(records: Sequence[Record]) -> dict[str, list[float | None]]:
+    """What diagnostics measured, by name, a number for each round that has one."""
+    names = {name for record in records for name, value in record.extra.items() if isinstance(value, float)}
+    return {name: [_short(r.extra[name]) for r in records if name in r.extra] for name in sorted(names)}
 
 
 def _short(value: float | None) -> float | None:
@@ -80,13 +83,24 @@ def _short(value: float | None) -> float | None:
 
 
 class Results:
-    """The folder ``results/``: ``<reproduction>/runs/*.json``; small versions apart in ``…/quick/runs``."""
+    """The folder ``results/``: a reproduction's runs in ``papers/NAME/runs.jsonl``, small versions in ``…/quick``.
+
+    A run is a line that is added under a lock and flushed, so that several processes may write and none loses another's
+    run when it is killed. Of two lines for the same recipe the later counts, unless it measured less.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._found: dict[str, Finished] = {}
-        for path in sorted(folder.glob("*/runs/*.json")) + sorted(folder.glob("*/quick/runs/*.json")):
-            self._remember(_read(path))
+        if any(folder.glob("*/runs/*.json")):
+            raise StateError(
+                f"{folder} keeps a file per run, as earlier versions did; move it elsewhere and add its runs with "
+                "motley reproduce --import FOLDER."
+            )
+        for pattern in ("*/runs.jsonl", "*/quick/runs.jsonl"):
+            for path in sorted((folder / ROOM).glob(pattern)):
+                for run in read_runs(path):
+                    self._remember(run)
 
     def _remember(self, run: Finished) -> None:
         old = self._found.get(run.identity)
@@ -94,23 +108,22 @@ class Results:
             self._found[run.identity] = run
 
     def place(self, reproduction: str, quick: bool) -> Path:
-        """Where tables and pictures of a reproduction lie."""
-        return self.folder / reproduction / "quick" if quick else self.folder / reproduction
+        """Where table and picture of a reproduction lie, and its runs."""
+        own = self.folder / ROOM / reproduction
+        return own / "quick" if quick else own
 
     def find(self, recipe: Recipe) -> Finished | None:
         """The finished run of a recipe, by whichever reproduction asked for it first."""
         found = self._found.get(recipe.identity)
         return found if found is not None and found.diagnostics >= set(recipe.diagnostics) else None
 
-    def add(self, run: Finished) -> Path:
+    def add(self, run: Finished) -> None:
         """Keeps a finished run."""
-        path = self.place(run.reproduction, run.quick) / "runs" / run.file_name
-        write_text(path, _by_key(asdict(run)))
+        append_line(self.place(run.reproduction, run.quick) / RUNS, run.to_line())
         self._remember(run)
-        return path
 
     def take_in(self, path: Path) -> int:
-        """Adds the runs of an exported file that are not here yet; says how many."""
+        """Adds the runs that were exported, or kept by an earlier version, and are not here yet; says how many."""
         new = 0
         for run in imported(path):
             old = self._found.get(run.identity)
@@ -120,38 +133,37 @@ class Results:
         return new
 
 
-def _read(path: Path) -> Finished:
-    try:
-        return Finished(**json.loads(path.read_text()))
-    except (json.JSONDecodeError, TypeError):
-        raise StateError(f"{path} is not a finished run; delete it, or restore it from version control.") from None
-
-
-def export_file(target: Path) -> Path:
-    """The file an export goes to: the given one, or ``runs.jsonl`` in the given folder."""
-    return target if target.suffix else target / "runs.jsonl"
-
-
-def exported(target: Path, runs: Iterable[Finished]) -> None:
-    """Writes runs to one file, one per line."""
-    write_text(export_file(target), "".join(json.dumps(asdict(run)) + "\n" for run in runs))
-
-
-def imported(target: Path) -> Iterator[Finished]:
-    """The runs of an exported file; a last line that was cut off is left out."""
-    path = export_file(target)
-    if not path.is_file():
-        raise StateError(f"There are no exported runs at {path}.")
-    lines = path.read_text().splitlines()
+def read_runs(path: Path) -> Iterator[Finished]:
+    """The runs of a file; a last line that was cut off is left out."""
+    lines = path.read_text().splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
             yield Finished(**json.loads(line))
         except (json.JSONDecodeError, TypeError):
-            if number == len(lines):
+            if not line.endswith("\n"):
                 return
-            raise StateError(f"Line {number} of {path} is not an exported run.") from None
+            raise StateError(
+                f"Line {number} of {path} is not a finished run; delete it, or restore it from version control."
+            ) from None
 
 
-def _by_key(content: dict[str, Any]) -> str:
-    """JSON with a line per key: curves of hundreds of rounds take a line each."""
-    return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()) + "\n}\n"
+def export_file(target: Path) -> Path:
+    """The file an export goes to: the given one, or ``runs.jsonl`` in the given folder."""
+    return target if target.suffix else target / RUNS
+
+
+def exported(target: Path, runs: Iterable[Finished]) -> None:
+    """Writes runs to one file, one per line."""
+    write_text(export_file(target), "".join(run.to_line() + "\n" for run in runs))
+
+
+def imported(target: Path) -> Iterator[Finished]:
+    """The runs of an exported file, or of a folder in which an earlier version kept a file per run."""
+    path = export_file(target)
+    single = sorted(target.glob("**/runs/*.json"))
+    if not path.is_file() and not single:
+        raise StateError(f"There are no exported runs at {path}.")
+    if path.is_file():
+        yield from read_runs(path)
+    for one in single:
+        yield Finished(**json.loads(one.read_text()))

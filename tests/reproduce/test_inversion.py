@@ -57,7 +57,7 @@ def test_the_command_reports_against_chance(tmp_path: Path) -> None:
     assert [row["what"] for row in report["rows"]][:2] == ["chance (mean image)", "class mean (label alone)"]
     assert report["rows"][0]["of_chance"] == 1.0
     assert report["rows"][1]["error"] < report["rows"][0]["error"]
-    assert {path.name for path in tmp_path.iterdir()} == {"prototypes.md", "prototypes.json", "prototypes.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"README.md", "prototypes.json", "prototypes.png"}
 
 
 def test_a_method_without_prototypes_is_refused() -> None:
