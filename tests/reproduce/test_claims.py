@@ -16,7 +16,7 @@ from motley.reproduce.comparison import build
 from motley.reproduce.reproduction import Cell, Claim
 from motley.reproduce.results import Finished, Results
 from motley.runtime.recipe import load
-from tests.reproduce.test_reproduce import finished
+from tests.reproduce.finished_runs import finished
 
 
 def runs(*values: float) -> list[Finished]:
