@@ -32,15 +32,18 @@ def minibatches(key: Tensor, data: Data, batch_size: int, steps: int, channels_l
     channels_last: images keep their shape [B, C, H, W], but the channels of a pixel lie side by side in memory.
     """
     n = len(data.y)
-    samples = data.x.movedim(1, -1).contiguous() if channels_last else data.x
+    seen, samples = None, data.x
     per_epoch = -(-n // batch_size)
     for epoch in range(-(-steps // per_epoch)):
+        before, seen = seen, data.again(key, epoch)
+        if seen is not before:
+            samples = seen.x.movedim(1, -1).contiguous() if channels_last else seen.x
         order = permutation(fold_in(key, epoch), n)
         if steps - epoch * per_epoch < per_epoch:
             order = order[: (steps - epoch * per_epoch) * batch_size]
         drawn = samples.index_select(0, order)
         xs = (drawn.movedim(-1, 1) if channels_last else drawn).split(batch_size)
-        ys = data.y.index_select(0, order).split(batch_size)
+        ys = seen.y.index_select(0, order).split(batch_size)
         for j, (x, y) in enumerate(zip(xs, ys, strict=True)):
             yield Batch(x, y), j == per_epoch - 1
 

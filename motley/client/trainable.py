@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from motley.core.errors import DataError
 from motley.core.network import Network
 from motley.core.part import Part, part
 from motley.core.types import Facts
@@ -12,6 +13,11 @@ from motley.core.types import Facts
 
 def classifier_mask(net: Network, like: Tensor) -> Tensor:
     """1 for the layers of the classifier, 0 for the feature extractor: [L]."""
+    if not net.classifier_layers:
+        raise DataError(
+            "The layers of the classifier have requires_grad=False, but this method lets clients train the classifier "
+            "alone; leave a part of it trainable, or name other layers: Network(module, classifier=(...))."
+        )
     mask = torch.zeros(net.n_layers, device=like.device)
     mask[list(net.classifier_layers)] = 1.0
     return mask
@@ -49,7 +55,8 @@ def body_only() -> Part:
 
     def trainable(net: Network, facts: Facts) -> Tensor:
         mask = torch.ones(net.n_layers, device=facts.limited.device)
-        mask[net.head_layer] = 0.0
+        if net.head_is_trained:  # else it is held as it is
+            mask[net.head_layer] = 0.0
         return mask
 
     return Part(trainable=trainable, refuses={"retrain_head": "one holds the last layer fixed, the other trains it"})

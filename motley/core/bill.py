@@ -8,17 +8,28 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Cost:
-    """Per layer, in forward order: operations per sample, bytes of the weights, and what could only be estimated."""
+    """Per layer, in forward order: operations per sample, bytes of the weights, and what could only be estimated.
+
+    Layers that are not trained (``requires_grad=False``) are none of these: their forward pass is in `frozen`, the way
+    of gradients back through them in the `backward_input` of the trained layer after them, or in `frozen_after`.
+    """
 
     forward: tuple[float, ...]
     backward_input: tuple[float, ...]
     backward_weight: tuple[float, ...]
     bytes: tuple[int, ...]
     notes: tuple[str, ...] = ()
+    frozen: float = 0.0  # forward pass of all that is not trained
+    frozen_after: float = 0.0  # back through what is not trained and follows the last trained layer
 
     @property
     def n_layers(self) -> int:
         return len(self.forward)
+
+    @property
+    def whole_forward(self) -> float:
+        """A forward pass of everything."""
+        return sum(self.forward) + self.frozen
 
 
 class Bill(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from motley.core.errors import DataError
 from motley.core.layout import Layout, Slot
@@ -34,6 +35,7 @@ class Network:
         order: tuple[str, ...] | None = None,
     ) -> None:
         self.module = module
+        _refuse_kinds(module)
         self.layout = Layout.of(module, order or _names(module, "order"))
         if not self.layout.layers:
             raise DataError(
@@ -75,6 +77,10 @@ class Network:
         ]
         features = getattr(self.module, "features", None)
         self._split = callable(features) and not isinstance(features, nn.Module)
+
+    @property
+    def head_is_trained(self) -> bool:
+        return any(layer.name == self.head for layer in self.layout.layers)
 
     @property
     def head_layer(self) -> int:
@@ -165,6 +171,11 @@ class Network:
             logits = self.module(x)
         finally:
             hook.remove()
+        if not isinstance(logits, Tensor):
+            raise DataError(
+                f"The model {type(self.module).__name__} returns a {type(logits).__name__}; it must return one tensor, "
+                "a row of outputs per sample."
+            )
         if not caught:
             raise DataError(
                 f"The model {type(self.module).__name__} does not use its layer '{self.head}'; "
@@ -224,6 +235,22 @@ def _last_linear(module: nn.Module) -> str:
             "name its last layer: Network(module, head='...')."
         )
     return str(found[-1])
+
+
+def _refuse_kinds(module: nn.Module) -> None:
+    """Weights must have a shape, and be float32 as everything that is trained."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise DataError(
+                f"The parameter '{name}' of the model {type(module).__name__} is lazy: it has no shape yet; call the "
+                "model once with a few samples, model(x[:2]), or say how many inputs the layer has."
+            )
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise DataError(
+                f"The parameter '{name}' of the model {type(module).__name__} is {kind}; models are trained in "
+                "float32: give model.float() (and precision='bf16' or 'tf32' for quicker steps on a GPU)."
+            )
 
 
 def _refuse_running_statistics(module: nn.Module) -> None:

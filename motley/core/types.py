@@ -66,6 +66,10 @@ class Data:
     def mask(self) -> Tensor | None:
         return self._mask
 
+    def again(self, key: Tensor, epoch: int) -> Data:
+        """The samples as they are seen in an epoch of a task: where they change, read anew."""
+        return self
+
 
 class Batch(NamedTuple):
     """A minibatch; rows with mask 0 are padding. ``share`` is the mask over its sum, where that is known beforehand."""

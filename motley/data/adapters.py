@@ -6,7 +6,9 @@ All give a `Dataset` (to be partitioned) or, where clients are known, `Federated
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from motley.core.errors import DataError
 from motley.core.keys import Key
+from motley.data.checks import check_alike, check_finite
 from motley.data.dataset import Dataset, Scaling, Tokens
 from motley.data.federated import FederatedData, Partition
 from motley.data.partitions.helpers import by_owner
-from motley.data.split import standardise, stratified
+from motley.data.reading import items
+from motley.data.rereading import Changing, Source, arrange, looked_at, seeded
+from motley.data.scaling import standardise
+from motley.data.split import stratified
 
 Array = Any  # NumPy array, tensor, or nested lists
 TEST_FRACTION = 0.2
+ITEM = " item"  # a group of its own for each item: no name that a user gives
 
 
 def from_arrays(
@@ -35,50 +43,56 @@ def from_arrays(
     kind: str | None = None,
     n_classes: int | None = None,
     groups: dict[str, Array] | None = None,
-    scale: bool = True,
+    scale: bool = False,
     seed: int = 0,
     classes: bool = True,
 ) -> Dataset:
     """A data set from inputs [N, ...] and labels [N]; with ``classes=False`` from inputs and numbers [N] or [N, D].
 
     ``test`` is another pair of arrays, or the fraction to set aside (stratified, from `seed`). ``kind`` is guessed:
-    [N, H, W] and [N, C, H, W] are images, whole numbers [N, T] text when ``kind='text'`` is said, else a table. With
-    ``scale``, inputs are standardised with the training samples' statistics. ``groups`` gives natural client ids.
+    [N, H, W] and [N, C, H, W] are images, whole numbers [N, T] text when ``kind='text'`` is said, else a table. Inputs
+    stay as they are; with ``scale`` they are standardised with the statistics of all training samples, which no server
+    of a federation has (other ways: `motley.data.scaling`). ``groups`` gives natural client ids.
     """
     inputs, labels = as_tensor(x, "inputs"), targets(y, classes)
     if len(inputs) != len(labels):
         raise DataError(f"There are {len(inputs)} inputs but {len(labels)} {'labels' if classes else 'targets'}.")
+    check_finite(inputs, "inputs")
     kind = kind or ("image" if inputs.dim() >= 3 else "table")
     if kind not in ("image", "table", "text"):
         raise DataError(f"kind must be 'image', 'table' or 'text', not '{kind}'.")
+    arranged = _arranged(inputs, kind)
     inputs = _shaped(inputs, kind)
     ids = {g: as_tensor(v, g).reshape(-1).to(torch.int64) for g, v in (groups or {}).items()}
     if isinstance(test, tuple):
-        parts = (inputs, labels, _shaped(as_tensor(test[0], "test inputs"), kind), targets(test[1], classes))
+        held_out, held_labels = as_tensor(test[0], "test inputs"), targets(test[1], classes)
+        check_finite(held_out, "test inputs")
+        parts = (inputs, labels, _shaped(held_out, kind), held_labels)
         test_ids: dict[str, Tensor] = {}
     else:
         if not 0 <= test < 1:
-            raise DataError(f"The fraction of test samples must lie in 0..1, not {test}.")
+            raise DataError(f"The fraction of test samples must be at least 0 and below 1, not {test}.")
         chosen = torch.from_numpy(stratified(labels.numpy(), test, Key.root(seed).fold("arrays").generator()))
         parts = (inputs[~chosen], labels[~chosen], inputs[chosen], labels[chosen])
         ids, test_ids = {g: v[~chosen] for g, v in ids.items()}, {g: v[chosen] for g, v in ids.items()}
     known = max((int(p.max()) + 1 for p in (parts[1], parts[3]) if len(p)), default=0) if classes else 0
     scaling = Tokens() if kind == "text" else Scaling()
     words = int(max(parts[0].max(), parts[2].max() if len(parts[2]) else 0)) + 1 if kind == "text" else 0
-    made = Dataset(name, *parts, n_classes or known, scaling, kind, ids, test_ids, words)
+    made = Dataset(name, *parts, n_classes or known, scaling, kind, ids, test_ids, words, arranged=arranged)
     return standardise(made) if scale and kind != "text" else made
 
 
 def targets(y: Array, classes: bool) -> Tensor:
     """Labels as whole numbers from 0 [N], or targets as numbers [N] or [N, D]."""
     found = as_tensor(y, "labels" if classes else "targets")
+    check_finite(found, "labels" if classes else "targets")
     if not classes:
         return found.to(torch.float32)
-    if found.dim() == 2 and found.shape[1] > 1:
-        raise DataError(
-            f"Labels have the shape {tuple(found.shape)}; give one whole number per sample "
-            "(of one-hot rows: labels.argmax(1))."
-        )
+    if found.dim() > 1 and found.numel() > len(found):
+        one_hot = found.dim() == 2 and bool(((found == 0) | (found == 1)).all()) and bool((found.sum(1) == 1).all())
+        told = "are one-hot" if one_hot else f"have the shape {tuple(found.shape)}"
+        mend = "; give labels.argmax(1)" if one_hot else ", or say problem='regression' where these are to be learned"
+        raise DataError(f"Labels {told}, but one whole number per sample is needed{mend}.")
     found = found.reshape(-1)
     if found.is_floating_point() and bool((found != found.round()).any()):
         raise DataError(
@@ -90,25 +104,68 @@ def targets(y: Array, classes: bool) -> Tensor:
     return found.to(torch.int64)
 
 
-def from_torch(data: Any, test: Any = TEST_FRACTION, **rest: Any) -> Dataset:
+def from_torch(data: Any, test: Any = TEST_FRACTION, *, reread: bool = True, **rest: Any) -> Dataset:
     """A data set from a ``torch.utils.data.Dataset`` whose items are (input, label); ``test`` is another or a fraction.
 
-    Items are read once into memory. Inputs that are already normalised: ``scale=False``.
+    Items are read once into memory. Those that change from one reading to the next (random crops and the like) are read
+    anew in every epoch, unless ``reread=False`` holds them as they were first read; test samples are always held.
     """
-    x, y = as_pair(data)
+    key = Key.root(rest.get("seed", 0)).fold("items")
+    with seeded(int(key.tensor())):
+        x, y = items(data)
+        judged = test if isinstance(test, float) else items(test)
     rest.setdefault("name", type(data).__name__.lower())
-    return from_arrays(x, y, test if isinstance(test, float) else as_pair(test), **rest)
+    groups = {**(rest.pop("groups", None) or {}), ITEM: np.arange(len(x))}
+    made = from_arrays(x, y, judged, groups=groups, **rest)
+    index = made.groups[ITEM].numpy()
+    made = replace(made, groups=_without(made.groups), test_groups=_without(made.test_groups))
+    return _with_source(made, (data,), np.zeros(len(index), np.int64), index, key) if reread else made
+
+
+def _without(groups: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: ids for name, ids in groups.items() if name != ITEM}
+
+
+def _with_source(
+    dataset: Dataset, parts: Sequence[Any], part: NDArray[np.int64], index: NDArray[np.int64], key: Key
+) -> Dataset:
+    """The data set with what its training samples are read from, where they change."""
+    found: list[Any] = []
+    for one in parts:
+        plain = isinstance(one, tuple) or type(one) is TensorDataset
+        seen = Changing(False, True) if plain else looked_at(one, len(one), key)
+        if not seen.repeats:
+            warnings.warn(
+                f"Items of {type(one).__name__} change with every reading, whatever the seeds of random, numpy.random "
+                "and torch are, so a run cannot be repeated exactly; draw from one of these generators.",
+                stacklevel=4,
+            )
+        found.append(one if seen.changes else None)
+    if all(one is None for one in found):
+        return dataset
+    return replace(dataset, source=Source(tuple(found), part, index, dataset.x))
 
 
 def from_clients(clients: Sequence[Any], test: Any, *, classes: bool = True, **rest: Any) -> FederatedData:
     """Federated data from one (x, y) pair or torch data set per client, and a test pair or data set."""
     if not len(clients):
         raise DataError("Federated data need at least one client.")
-    pairs = [pair if isinstance(pair, tuple) else as_pair(pair) for pair in clients]
-    x = torch.cat([as_tensor(p[0], "inputs") for p in pairs])
-    y = torch.cat([targets(p[1], classes) for p in pairs])
-    dataset = from_arrays(x, y, test if isinstance(test, tuple) else as_pair(test), classes=classes, **rest)
+    key = Key.root(rest.get("seed", 0)).fold("items")
+    with seeded(int(key.tensor())):
+        pairs = [items(pair) for pair in clients]
+    inputs = [as_tensor(p[0], "inputs") for p in pairs]
+    labels = [targets(p[1], classes) for p in pairs]
+    check_alike([tuple(x.shape[1:]) for x in inputs], "inputs")
+    check_alike([tuple(y.shape[1:]) for y in labels], "targets")
+    for client, (own, told) in enumerate(zip(inputs, labels, strict=True)):
+        check_finite(own, "inputs", f" of client {client}")
+        if len(own) != len(told):
+            raise DataError(f"Client {client} has {len(own)} inputs but {len(told)} labels.")
+    x, y = torch.cat(inputs), torch.cat(labels)
+    dataset = from_arrays(x, y, test if isinstance(test, tuple) else items(test), classes=classes, **rest)
     offsets = np.concatenate([[0], np.cumsum([len(p[1]) for p in pairs])])
+    part = np.repeat(np.arange(len(pairs)), np.diff(offsets))
+    dataset = _with_source(dataset, clients, part, np.arange(len(y)) - offsets[part], key)
     return FederatedData(dataset, Partition(np.arange(len(y)), offsets))
 
 
@@ -216,40 +273,29 @@ def _leaf_arrays(x: list[Any], y: list[Any], text: bool) -> tuple[NDArray[Any], 
 def as_tensor(values: Array, what: str) -> Tensor:
     """Anything array-like as a tensor; float64 becomes float32."""
     try:
-        found = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+        array = values if isinstance(values, Tensor) else np.asarray(values)
     except (TypeError, ValueError) as error:
         raise DataError(f"The {what} are not an array of numbers ({error}).") from None
+    kind = array.dtype.kind if isinstance(array, np.ndarray) else "c" if array.is_complex() else "f"
+    if kind not in "biuf":
+        hint = "; numpy.unique(labels, return_inverse=True)[1] numbers them" if what == "labels" else ""
+        raise DataError(f"The {what} are not an array of numbers, but of type {array.dtype}{hint}.")
+    found = torch.as_tensor(array)
     return found.float() if found.dtype in (torch.float64, torch.float16, torch.bool) else found
 
 
-def _long(values: Array) -> Tensor:
-    return as_tensor(values, "labels").reshape(-1).to(torch.int64)
+def _arranged(x: Tensor, kind: str) -> str:
+    """What is done to the shape of inputs, in a word."""
+    if kind != "image":
+        return "" if x.dim() == 2 else "flat"
+    if x.dim() == 3:
+        return "channel"
+    last = x.dim() == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3)
+    return "last" if last else ""  # channels last, as pictures are usually stored
 
 
 def _shaped(x: Tensor, kind: str) -> Tensor:
-    if kind == "image":
-        if x.dim() == 3:
-            return x[:, None]
-        if x.dim() == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
-            return x.permute(0, 3, 1, 2).contiguous()  # channels last, as pictures are usually stored
-        return x
-    return x.flatten(1) if x.dim() > 1 else x[:, None]
-
-
-def as_pair(data: Any) -> tuple[Array, Array]:
-    """All items of a torch data set, or a pair of arrays as it is."""
-    if isinstance(data, tuple):
-        return data[0], data[1]
-    if isinstance(data, torch.utils.data.TensorDataset):
-        return data.tensors[0], data.tensors[1]
-    x, y = [], []
-    for i in range(len(data)):
-        item = data[i]
-        x.append(np.asarray(item[0]))
-        y.append(np.asarray(item[1]))
-    if not x:
-        raise DataError("The data set has no samples.")
-    return np.stack(x), np.asarray(y)
+    return arrange(x, _arranged(x, kind))
 
 
 def _columns(names: Iterable[str], x: str, y: str, first: dict[str, Any]) -> tuple[str, str]:

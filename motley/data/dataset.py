@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from motley.core.errors import DataError
+from motley.data.rereading import Source
 
 T = TypeVar("T")
 
@@ -32,6 +33,12 @@ class Scaling:
     scale: float = 1.0
     mean: Tensor | float = 0.0
     std: Tensor | float = 1.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether it only turns inputs into the type that a network takes."""
+        numbers = (self.scale, self.mean, self.std)
+        return not any(isinstance(number, Tensor) for number in numbers) and numbers == (1.0, 0.0, 1.0)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = x.to(torch.float32)
@@ -65,8 +72,17 @@ class Dataset:
     groups: Mapping[str, Tensor] = field(default_factory=dict)  # natural client ids per training sample, int64 [N]
     test_groups: Mapping[str, Tensor] = field(default_factory=dict)
     vocabulary: int = 0  # of text
+    scaled: str = "own"  # by whose statistics its inputs are scaled (`motley.data.scaling`); own: as it came
+    stored: Scaling | None = None  # where inputs are stored as the network takes them: how raw ones become such
+    source: Source | None = None  # where training samples are read anew in every epoch: from what
+    arranged: str = ""  # what was done to the shape of raw inputs: channel, last, flat
 
     def __post_init__(self) -> None:
+        if len(self.test_x) and self.test_x.shape[1:] != self.x.shape[1:]:
+            raise DataError(
+                f"The test inputs of '{self.name}' have the shape {tuple(self.test_x.shape[1:])} per sample, the "
+                f"training inputs {tuple(self.x.shape[1:])}; both must have the same."
+            )
         for what, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
             if len(x) != len(y):
                 raise DataError(f"The {what} set of '{self.name}' has {len(x)} inputs but {len(y)} labels.")

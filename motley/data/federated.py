@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from motley.core.errors import PartitionError
+from motley.core.keys import fold_in
 from motley.core.types import Data
 from motley.core.vmapped import is_vmapped
 from motley.data.dataset import Dataset
+from motley.data.rereading import WORD, arrange, seeded
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,10 @@ class FederatedData:
             x, y = x.index_select(0, rows), y.index_select(0, rows)  # on a CPU several times faster than indexing
         else:
             x, y = x[rows], y[rows]
-        x = self.dataset.inputs(x)
+        return self._changed(self.dataset.inputs(x), y, clients, rows)
+
+    def _changed(self, x: Tensor, y: Tensor, clients: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Samples as their clients see them."""
         for transform in self.transforms:
             given = (x, y, clients, rows) if getattr(transform, "by_row", False) else (x, y, clients)
             x, y = transform(*given)
@@ -148,4 +153,29 @@ class FederatedData:
         """All samples of one client, ready for its network."""
         rows = torch.from_numpy(self.partition[client])
         x, y = self.gather(rows, torch.full((len(rows),), client))
-        return Data(x, y)
+        return Data(x, y) if self.dataset.source is None else Reread(self, client, x, y)
+
+    def read_again(self, client: int, seed: int) -> Data:
+        """All samples of one client, those that change read anew."""
+        source, dataset, rows = self.dataset.source, self.dataset, self.partition[client]
+        assert source is not None
+        x, y = dataset.x[torch.from_numpy(rows)], dataset.y[torch.from_numpy(rows)]
+        with seeded(seed):
+            found = [(k, fresh) for k, row in enumerate(rows) if (fresh := source.read(int(row))) is not None]
+        if found:
+            x, y = x.clone(), y.clone()
+            where = torch.tensor([k for k, _ in found])
+            x[where] = arrange(torch.from_numpy(np.stack([one for _, (one, _) in found])), dataset.arranged).to(x.dtype)
+            y[where] = torch.from_numpy(np.stack([one for _, (_, one) in found])).reshape(y[where].shape).to(y.dtype)
+        return Data(*self._changed(dataset.inputs(x), y, torch.full((len(rows),), client), torch.from_numpy(rows)))
+
+
+class Reread(Data):
+    """A client's samples, read anew in every epoch; as they were first read for whatever looks at them besides."""
+
+    def __init__(self, data: FederatedData, client: int, x: Tensor, y: Tensor) -> None:
+        super().__init__(x, y)
+        self._from, self._client = data, client
+
+    def again(self, key: Tensor, epoch: int) -> Data:
+        return self._from.read_again(self._client, int(fold_in(fold_in(key, WORD), epoch)))

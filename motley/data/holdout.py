@@ -17,7 +17,7 @@ from motley.core.keys import Key
 from motley.core.registry import Registry, parse
 from motley.data import split
 from motley.data.dataset import Dataset
-from motley.data.federated import FederatedData, Partition
+from motley.data.federated import FederatedData
 
 Make = Callable[[Dataset], FederatedData]
 
@@ -87,11 +87,5 @@ def within_clients(
         data = split.materialise(data)
     shares = (1.0 - validation - test, validation, *((test,) if test else ()))
     parts = split.within_clients(data.partition, shares, key.fold(fold))
-    judged = _tested_on(data.dataset, parts[2]) if test else data.dataset
-    return Divided(FederatedData(judged, parts[0]), _tested_on(data.dataset, parts[1]))
-
-
-def _tested_on(dataset: Dataset, held: Partition) -> Dataset:
-    rows = torch.from_numpy(held.index)
-    groups = {name: ids[rows] for name, ids in dataset.groups.items()}
-    return replace(dataset, test_x=dataset.x[rows], test_y=dataset.y[rows], test_groups=groups)
+    judged = split.judged_on(data.dataset, torch.from_numpy(parts[2].index)) if test else data.dataset
+    return Divided(FederatedData(judged, parts[0]), split.judged_on(data.dataset, torch.from_numpy(parts[1].index)))

@@ -43,7 +43,7 @@ def with_tests(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
     if len(sizes) != data.n_clients:
         raise PartitionError(f"There are test samples for {len(sizes)} clients, but data of {data.n_clients}.")
     d = data.dataset
-    tests = replace(d, x=d.test_x, y=d.test_y, groups=d.test_groups)
+    tests = replace(d, x=d.test_x, y=d.test_y, groups=d.test_groups, source=None)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     own = FederatedData(tests, Partition(np.arange(len(d.test_y)), offsets), data.transforms)
     return replace(data, own_tests=own)

@@ -14,7 +14,7 @@ from torch import Tensor
 from motley.core.errors import DataError, PartitionError
 from motley.core.keys import Key
 from motley.core.types import Data
-from motley.data.dataset import Dataset, Scaling, Tokens
+from motley.data.dataset import Dataset
 from motley.data.federated import FederatedData, Partition
 
 Ints = NDArray[np.int64]
@@ -128,14 +128,21 @@ def by_clients(data: FederatedData, train: Ints, test: Ints) -> FederatedData:
         raise PartitionError(f"Client {int(np.intersect1d(train, test)[0])} is in the training and in the test part.")
     whole = materialise(data) if data.transforms else data
     rows = torch.from_numpy(only_clients(whole.partition, test).index)
-    dataset = whole.dataset
-    dataset = replace(
+    return FederatedData(judged_on(whole.dataset, rows), only_clients(whole.partition, train))
+
+
+def judged_on(dataset: Dataset, rows: Tensor) -> Dataset:
+    """The data set with some of its training samples as its test set.
+
+    Where each client scaled its own samples, no single scaling leads from raw samples to these.
+    """
+    return replace(
         dataset,
         test_x=dataset.x[rows],
         test_y=dataset.y[rows],
         test_groups={name: ids[rows] for name, ids in dataset.groups.items()},
+        stored=None if dataset.scaled == "per_client" else dataset.stored,
     )
-    return FederatedData(dataset, only_clients(whole.partition, train))
 
 
 def materialise(data: FederatedData) -> FederatedData:
@@ -150,27 +157,10 @@ def materialise(data: FederatedData) -> FederatedData:
         y=torch.cat([y for _, y in pieces]),
         test_x=old.inputs(old.test_x),
         scaling=None,
+        stored=old.scaling or old.stored,
         groups={name: ids[rows] for name, ids in old.groups.items()},
     )
     return FederatedData(dataset, replace(data.partition, index=np.arange(len(rows)), shared=False))
-
-
-def standardise(dataset: Dataset) -> Dataset:
-    """Global standardisation: mean 0 and deviation 1 over all training samples, per column or colour channel."""
-    if isinstance(dataset.scaling, Tokens) or dataset.kind == "text":
-        raise DataError(f"'{dataset.name}' holds tokens, which cannot be standardised.")
-    width = dataset.input_shape[0]
-    total, square, counted = torch.zeros(width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64), 0
-    for x in dataset.x.split(65536):
-        flat = x.reshape(len(x), width, -1).double()
-        total += flat.sum((0, 2))
-        square += (flat**2).sum((0, 2))
-        counted += len(x) * flat.shape[2]
-    mean = total / counted
-    std = (square / counted - mean**2).clamp_min(0).sqrt()
-    std = torch.where(std > 0, std, torch.ones_like(std))
-    shape = (width, *[1] * (len(dataset.input_shape) - 1))
-    return replace(dataset, scaling=Scaling(1.0, mean.float().reshape(shape), std.float().reshape(shape)))
 
 
 def _regroup(dataset: Dataset, train: Tensor, test: Tensor) -> Dataset:

@@ -8,14 +8,13 @@ import time
 import warnings
 from dataclasses import replace
 
-import torch
-
 from motley.client.site import Site
 from motley.core.keys import Key
 from motley.core.part import compose
 from motley.core.tasks import NOTHING, Assignment, Weights
 from motley.engine.batched.mapping import maps
 from motley.engine.batched.together import Batched
+from motley.engine.device import pick
 from motley.engine.executor import Executor, n_cores
 from motley.engine.loop import Loop
 
@@ -32,15 +31,12 @@ def choose(site: Site, *, device: str, workers: int, cohort: int, rounds: int, e
     Loop and pool give the same bits; the batched executor agrees within float tolerance, so on a CPU it is taken only
     where it is clearly faster. A run keeps its executor when it is resumed.
     """
-    together = maps(site)
-    if _on_gpu(device):
+    changing = site.data.dataset.source is not None
+    together = not changing and maps(site)
+    if pick(device).startswith("cuda"):
         if together:
             return "batched"
-        warnings.warn(
-            "This model cannot be trained for many clients at once (executor=batched says why), so its clients are "
-            "trained one by one on the CPU, not on the GPU.",
-            stacklevel=2,
-        )
+        warnings.warn(_why_on_cpu(changing), stacklevel=2)
     training, data = site.training, site.data
     cohort = min(cohort, data.n_clients)
     steps = epochs * float(data.sizes.mean()) / training.batch_size
@@ -55,8 +51,17 @@ def choose(site: Site, *, device: str, workers: int, cohort: int, rounds: int, e
     return "pool" if processes > 1 and _travels(site) else "loop"
 
 
-def _on_gpu(device: str) -> bool:
-    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+def _why_on_cpu(changing: bool) -> str:
+    """Why the batched executor is not taken although there is a GPU."""
+    if changing:
+        return (
+            "Items of this data set change at random with every reading, which the batched executor cannot follow, so "
+            "clients are trained on the CPU; with from_torch(..., reread=False) they are held as first read."
+        )
+    return (
+        "This model cannot be trained for many clients at once (executor=batched says why), so its clients are "
+        "trained one by one on the CPU, not on the GPU."
+    )
 
 
 def _gains(site: Site, cohort: int, per_step: float) -> bool:

@@ -60,6 +60,8 @@ def make_executor(spec: str, site: Site, workers: int = 0, device: str = "auto")
     """
     name, given = read_executor(spec)
     known = EXECUTORS[name].parameters
+    if "device" not in known and device not in ("auto", "cpu"):
+        raise InputError(f"The executor '{name}' has no device '{device}' to train on; take device=cpu, or 'batched'.")
     defaults = {key: value for key, value in {"workers": workers, "device": device}.items() if key in known}
     return EXECUTORS.make(name, site, **{**defaults, **given})
 

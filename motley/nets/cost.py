@@ -6,6 +6,7 @@ biases, a few percent of the whole, are not. Training one sample costs
     sum_l forward_l  +  sum_{l trained} backward_weight_l  +  sum_{l > first trained} backward_input_l
 
 so a frozen prefix saves its whole backward pass, and freezing the head alone saves only its weight gradient.
+Layers that the module itself freezes (``requires_grad=False``) cost the same as layers that a method freezes.
 """
 
 from __future__ import annotations
@@ -78,11 +79,12 @@ def cost_of(net: Network, sample_x: Tensor) -> Cost:
 
     A layer of a kind without a rule counts as 2 operations per parameter, with a sentence in ``notes``.
     """
-    found: dict[str, list[Flops]] = {layer.name: [] for layer in net.layout.layers}
+    owners = {name: module for name, module in net.module.named_modules() if module._parameters}
+    calls: list[tuple[str, Flops]] = []
     hooks = [
-        module.register_forward_hook(_counter(found[layer.name], rule))
-        for layer in net.layout.layers
-        if (rule := _rule(module := net.module.get_submodule(layer.name))) is not None
+        module.register_forward_hook(_counter(calls, name, rule))
+        for name, module in owners.items()
+        if (rule := _rule(module)) is not None
     ]
     device = next(net.module.parameters()).device
     try:
@@ -91,28 +93,52 @@ def cost_of(net: Network, sample_x: Tensor) -> Cost:
     finally:
         for hook in hooks:
             hook.remove()
-    rows, notes = [], []
-    for layer in net.layout.layers:
-        if not found[layer.name]:
-            kind = type(net.module.get_submodule(layer.name)).__name__
-            notes.append(
-                f"No rule counts the operations of layer '{layer.name}' ({kind}); taken as 2 per parameter, "
-                "add a rule to motley.nets.cost.RULES for better."
-            )
-            found[layer.name].append(Flops(2.0 * layer.size, 2.0 * layer.size, 2.0 * layer.size))
-        rows.append([sum(column) for column in zip(*found[layer.name], strict=True)])
+    notes = _estimated(net, owners, calls)
+    trained = {layer.name: layer.order for layer in net.layout.layers}
+    rows = [[0.0, 0.0, 0.0] for _ in trained]
+    frozen, waiting = 0.0, 0.0
+    for name, counted in calls:
+        if name not in trained:
+            frozen, waiting = frozen + counted.forward, waiting + counted.backward_input
+            continue
+        row = rows[trained[name]]
+        row[0] += counted.forward
+        row[1] += counted.backward_input + waiting
+        row[2] += counted.backward_weight * _share_trained(owners[name])
+        waiting = 0.0
     forward, backward_input, backward_weight = (tuple(column) for column in zip(*rows, strict=True))
     sizes = tuple(4 * layer.size for layer in net.layout.layers)
-    return Cost(forward, backward_input, backward_weight, sizes, tuple(notes))
+    return Cost(forward, backward_input, backward_weight, sizes, notes, frozen, waiting)
+
+
+def _estimated(net: Network, owners: dict[str, nn.Module], calls: list[tuple[str, Flops]]) -> tuple[str, ...]:
+    """Adds the trained layers of which nothing was counted to ``calls``; what is to be said of them."""
+    notes = []
+    for layer in net.layout.layers:
+        if not any(name == layer.name for name, _ in calls):
+            notes.append(
+                f"No rule counts the operations of layer '{layer.name}' ({type(owners[layer.name]).__name__}); taken "
+                "as 2 per parameter, add a rule to motley.nets.cost.RULES for better."
+            )
+            calls.append((layer.name, Flops(2.0 * layer.size, 2.0 * layer.size, 2.0 * layer.size)))
+    return tuple(notes)
+
+
+def _share_trained(module: nn.Module) -> float:
+    """The share of a layer's own parameters that are trained."""
+    sizes = [(one.numel(), one.requires_grad) for one in module.parameters(recurse=False)]
+    return sum(size for size, moves in sizes if moves) / sum(size for size, _ in sizes)
 
 
 def _rule(module: nn.Module) -> Rule | None:
     return next((RULES[kind] for kind in type(module).__mro__ if kind in RULES), None)
 
 
-def _counter(into: list[Flops], rule: Rule) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+def _counter(
+    calls: list[tuple[str, Flops]], name: str, rule: Rule
+) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        into.append(rule(module, inputs[0], output))
+        calls.append((name, rule(module, inputs[0], output)))
 
     return count
 
@@ -126,7 +152,8 @@ def flops_of_mask(cost: Cost, trained: Sequence[float]) -> float:
     on = [float(t) > 0 for t in trained]
     first = on.index(True) if any(on) else cost.n_layers
     weights = sum(c for c, t in zip(cost.backward_weight, on, strict=True) if t)
-    return sum(cost.forward) + weights + sum(cost.backward_input[first + 1 :])
+    after = cost.frozen_after if any(on) else 0.0
+    return cost.whole_forward + weights + sum(cost.backward_input[first + 1 :]) + after
 
 
 def flops(cost: Cost, frozen_prefix: int = 0) -> float:

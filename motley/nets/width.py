@@ -52,12 +52,12 @@ def _dense(m: Any, before: Units | None, last: bool, layer: str) -> tuple[list[T
 
 
 def _embedding(m: nn.Embedding, before: Units | None, last: bool, layer: str) -> tuple[list[Tensor], Units]:
-    out = Units.hidden(m.embedding_dim)
+    out = Units.always(m.embedding_dim) if last else Units.hidden(m.embedding_dim)
     return [out.first.expand(m.weight.shape)], out
 
 
 def _lstm(m: LSTMLayer, before: Units | None, last: bool, layer: str) -> tuple[list[Tensor], Units]:
-    out = Units.hidden(m.n_hidden)
+    out = Units.always(m.n_hidden) if last else Units.hidden(m.n_hidden)
     gates = out.first.repeat(4)
     into = torch.zeros(m.n_inputs) if before is None else before.spread(m.n_inputs, layer)
     pieces = [torch.maximum(gates[:, None], into[None]), torch.maximum(gates[:, None], out.first[None]), gates]
@@ -70,7 +70,7 @@ RULES: dict[type[nn.Module], Any] = {
     nn.Embedding: _embedding,
     LSTMLayer: _lstm,
 }
-"""``rule(module, units before it, whether it is the last, its name) -> widths per tensor, units after it``."""
+"""``rule(module, units before it, whether it keeps all outputs, its name) -> widths per tensor, units after it``."""
 
 _known: WeakKeyDictionary[Network, dict[torch.device, Tensor]] = WeakKeyDictionary()
 
@@ -89,17 +89,35 @@ def _walk(net: Network) -> Tensor:
     units: Units | None = None
     if net.projects:
         raise _cannot("projection", "a projection head stands beside the last layer")
-    for layer in net.layout.layers:
-        module = net.module.get_submodule(layer.name)
+    for name in _chain(net):
+        module = net.module.get_submodule(name)
         rule = next((RULES[kind] for kind in type(module).__mro__ if kind in RULES), None)
         if rule is None:
-            raise _cannot(layer.name, f"a layer of kind {type(module).__name__} has no rule")
-        tables, units = rule(module, units, layer.name == net.head, layer.name)
-        pieces.extend(table.reshape(-1) for table in tables)
+            raise _cannot(name, f"a layer of kind {type(module).__name__} has no rule")
+        own = list(module.parameters(recurse=False))
+        # What is not trained keeps its whole width, and so does what it gives: every unit exists from the start.
+        tables, units = rule(module, units, name == net.head or not own[0].requires_grad, name)
+        pieces.extend(table.reshape(-1) for table, one in zip(tables, own, strict=True) if one.requires_grad)
+        _refuse_half(module, own, name)
     found = torch.cat(pieces).contiguous()
     if len(found) != net.size:
         raise _cannot(net.head, "its layers share parameters")
     return found
+
+
+def _chain(net: Network) -> list[str]:
+    """The layers in forward order, with those that are not trained."""
+    trained = [layer.name for layer in net.layout.layers]
+    every = [name for name, module in net.module.named_modules() if list(module.parameters(recurse=False))]
+    if len(every) > len(trained) and [name for name in every if name in trained] != trained:
+        raise _cannot(trained[0], "layers that are not trained have no place in the order that the model gives")
+    return every if len(every) > len(trained) else trained
+
+
+def _refuse_half(module: nn.Module, own: list[nn.Parameter], layer: str) -> None:
+    """An LSTM's weights are one piece."""
+    if isinstance(module, LSTMLayer) and len({one.requires_grad for one in own}) > 1:
+        raise _cannot(layer, "only some of its weights are trained")
 
 
 def _cannot(layer: str, why: str) -> InputError:

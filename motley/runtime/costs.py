@@ -45,7 +45,7 @@ class Costs:
         self._shares: dict[float, Tensor] = {}  # width -> share of each layer
         self._alike = not any(method.has(hook) for hook in ("trainable", "width", "epoch", "encode", "bill"))
         self._whole = flops(cost, 0)
-        self._forward = sum(cost.forward)
+        self._forward = cost.whole_forward
         self._everything = torch.ones(net.n_layers)
         self._last: tuple[Assignment, Facts] | None = None
         self._sent: tuple[Content | None, int] = (None, 0)  # what was last sent down, and its bytes
@@ -182,4 +182,5 @@ class Costs:
         rows = zip(self.cost.forward, self.cost.backward_input, self.cost.backward_weight, strict=True)
         whole = [forward + into + weight for forward, into, weight in rows]
         whole[0] -= self.cost.backward_input[0]
-        return float(sum(cost * share for cost, share in zip(whole, shares.tolist(), strict=True)))
+        beside = self.cost.frozen + self.cost.frozen_after
+        return beside + float(sum(cost * share for cost, share in zip(whole, shares.tolist(), strict=True)))

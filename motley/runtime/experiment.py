@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from motley.client.problems import make_problem
 from motley.client.site import Devices, Site
 from motley.client.trainer import Training
 from motley.core.bill import Cost
-from motley.core.errors import ConflictError, DataError, InputError, RecipeError, StateError
+from motley.core.errors import ConflictError, DataError, InputError, MotleyError, RecipeError, StateError
 from motley.core.keys import Key
 from motley.core.learning_rates import LearningRate, factors
 from motley.core.network import Network
@@ -27,12 +27,15 @@ from motley.core.part import Method
 from motley.core.problem import Problem
 from motley.core.schedule import Decayed, Schedule
 from motley.core.types import Data
+from motley.data.checks import check_given, settled
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
 from motley.data.federated import FederatedData, Partition
 from motley.data.holdout import divide
 from motley.data.own_tests import hold_out
+from motley.data.preparation import Preparation
 from motley.data.public import set_public_aside
+from motley.data.scaling import as_one_site, each_by_itself, scaled, scaled_apart, unscaled
 from motley.data.skew import make_skews
 from motley.engine.executor import read_executor
 from motley.fleet import Fleet, make_fleet
@@ -80,6 +83,11 @@ class Experiment:
         return self.data.dataset
 
     @property
+    def preparation(self) -> Preparation:
+        """What is done to raw inputs before the model sees them."""
+        return Preparation.of(self.dataset)
+
+    @property
     def learning_rate(self) -> Schedule:
         """The clients' rate, by round."""
         decayed = Decayed(self.recipe.lr, self.recipe.lr_decay)
@@ -121,13 +129,16 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
     _check_names(recipe, problem)
     _check_rate(recipe, told.lr)
     data, validation, public = _data(recipe, told, method)
+    data = settled(data)
+    check_given(data)
     dataset = data.dataset
     net = told.net
     if net is None:
         net = build(recipe.model, dataset.input_shape, dataset.n_outputs, dataset.vocabulary, key.fold("init"))
     if net.n_classes < dataset.n_outputs and not problem.own_outputs:
         kind = "classes" if problem.classes else "target numbers"
-        raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_outputs} {kind}.")
+        hint = "; its labels begin at 1: subtract it" if problem.classes and int(dataset.y.min()) > 0 else ""
+        raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_outputs} {kind}{hint}.")
     check_loss(problem, net, dataset)
     fleet = told.fleet or make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
     if data.partition.some_empty:
@@ -189,7 +200,7 @@ def check_loss(problem: Problem, net: Network, dataset: Dataset) -> None:
             f"The problem '{problem.name}' needs class labels, but the targets of '{dataset.name}' are numbers; "
             "take problem=regression, or one of your own."
         )
-    outputs, y = net(net.initial(), dataset.inputs(dataset.x[:2])).logits, dataset.y[:2]
+    outputs, y = _first_outputs(net, dataset), dataset.y[:2]
     try:
         found = tuple(problem.losses(outputs, y).shape)
     except NotImplementedError:
@@ -218,6 +229,21 @@ def _check_rate(recipe: Recipe, lr: Callable[[int], float] | None) -> None:
             rate(number)
 
 
+def _first_outputs(net: Network, dataset: Dataset) -> Tensor:
+    """What a model makes of two samples; a model that cannot take them is refused."""
+    x = dataset.inputs(dataset.x[:2])
+    try:
+        return net(net.initial(), x).logits
+    except MotleyError:
+        raise
+    except Exception as error:  # whatever a module of the user's raises
+        told = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise DataError(
+            f"The model {type(net.module).__name__} cannot take the inputs of '{dataset.name}', {tuple(x.shape[1:])} "
+            f"per sample ({str(x.dtype).removeprefix('torch.')}): {told}."
+        ) from error
+
+
 def _check_names(recipe: Recipe, problem: Problem) -> None:
     if recipe.executor != "auto":
         read_executor(recipe.executor)
@@ -237,12 +263,13 @@ def _data(recipe: Recipe, told: Given, method: Method) -> tuple[FederatedData, D
     """Clients' data, validation samples, and what the server holds."""
     needy = next((part.name for part in method.parts if "public" in part.needs), None)
     if told.data is not None:
-        public, validation, data = told.public, None, told.data
+        public, validation, data = told.public, None, scaled_apart(recipe.scale, told.data)
         if recipe.public is not None and public is None:
             raise RecipeError("Data that are divided among clients leave no samples to the server; leave out 'public'.")
     else:
         whole, public = server_samples(recipe, load_dataset(recipe.data))
         data, validation = divide(recipe.split, whole, partial(share_out, recipe), recipe.fold, _data_key(recipe))
+        validation = None if validation is None else as_one_site(validation)
         public = told.public or public
     if recipe.empty_clients == "refuse":
         data.partition.refuse_empty()
@@ -269,8 +296,9 @@ def _data_key(recipe: Recipe) -> Key:
 
 
 def server_samples(recipe: Recipe, dataset: Dataset) -> tuple[Dataset, Data | None]:
-    """A data set without the samples that the server holds as the recipe says, and these."""
-    return set_public_aside(recipe.public, dataset, _data_key(recipe))
+    """A data set without the samples that the server holds as the recipe says, and these; scaled as it says."""
+    raw = unscaled(recipe.scale, dataset)
+    return scaled(recipe.scale, *set_public_aside(recipe.public, raw, _data_key(recipe)))
 
 
 def share_out(recipe: Recipe, dataset: Dataset, partition: Partition | None = None) -> FederatedData:
@@ -278,7 +306,10 @@ def share_out(recipe: Recipe, dataset: Dataset, partition: Partition | None = No
     key = _data_key(recipe)
     if partition is None:
         partition = remembered(recipe.partition, recipe.data, dataset, recipe.clients, key.fold("partition"))
-    return FederatedData(dataset, partition, make_skews(recipe.skew or "", dataset, partition, key))
+    data = FederatedData(dataset, partition)
+    if recipe.scale == "per_client":
+        data = each_by_itself(data)
+    return replace(data, transforms=make_skews(recipe.skew or "", data.dataset, data.partition, key))
 
 
 def initial_model(source: str | None, net: Network) -> Tensor | None:

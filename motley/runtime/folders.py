@@ -14,8 +14,11 @@ from motley.core.errors import StateError
 from motley.core.files import write_bytes, write_json, write_text
 from motley.core.network import Network
 from motley.core.plugins import home_of
+from motley.data.preparation import Preparation
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import environment
+
+PREPARATION = "preparation.json"
 
 
 def new_folder(recipe: Recipe, parent: Path) -> Path:
@@ -73,6 +76,12 @@ def read_summary(folder: str | Path) -> dict[str, Any] | None:
         return None
     content: dict[str, Any] = json.loads(path.read_text())
     return content
+
+
+def read_preparation(folder: str | Path) -> Preparation | None:
+    """What is done to raw inputs before the model of a finished run sees them; None where it left no word of it."""
+    path = Path(folder) / PREPARATION
+    return Preparation.from_dict(json.loads(path.read_text())) if path.is_file() else None
 
 
 def write_model(path: Path, net: Network, params: Tensor) -> None:

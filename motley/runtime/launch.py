@@ -25,7 +25,15 @@ from motley.runtime.assembly import executor_of, federation, simulated
 from motley.runtime.coordinator import AfterRound
 from motley.runtime.experiment import Experiment, Given, prepare
 from motley.runtime.extension import LONGER, reopened
-from motley.runtime.folders import begin, has_checkpoint, new_folder, open_run, read_summary, write_model
+from motley.runtime.folders import (
+    PREPARATION,
+    begin,
+    has_checkpoint,
+    new_folder,
+    open_run,
+    read_summary,
+    write_model,
+)
 from motley.runtime.listeners import Checkpointer, Evaluator, Listener, standard
 from motley.runtime.progress_line import Progress, progress_listeners
 from motley.runtime.recipe import Recipe, load, parse_override
@@ -239,8 +247,10 @@ class Run:
         """Judges, sums up and writes what the run leaves."""
         self._judge_the_last()
         summary = summary_of(self)
-        result = Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net)
+        preparation = self.experiment.preparation
+        result = Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net, preparation)
         if self.folder is not None:
+            write_json(self.folder / PREPARATION, preparation.as_dict())
             write_model(self.folder / "model.safetensors", self.experiment.net, self.model)
             write_json(self.folder / "summary.json", summary)
         self._tell("finished", result)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -163,18 +164,27 @@ class Checkpointer(Listener):
 
 
 class EmptyRounds(Listener):
-    """Stops a run into which nothing was ever merged."""
+    """Warns of rounds in which no update reaches the server, and stops a run into which nothing was ever merged."""
 
-    PATIENCE = 20  # rounds without a single update, from the start
+    WARNED = 5  # rounds in a row without a single update
+    PATIENCE = 20  # such rounds from the start
 
     def __init__(self) -> None:
         self._ever = False
+        self._empty = 0
 
     def begun(self, run: Run) -> None:
         self._ever = any(record.arrived for record in run.records)
 
     def round_ended(self, run: Run, record: Record) -> None:
         self._ever = self._ever or record.arrived > 0
+        self._empty = 0 if record.arrived else self._empty + 1
+        if self._empty == self.WARNED:
+            warnings.warn(
+                f"No update has reached the server for {self.WARNED} rounds, up to round {record.round}; look at the "
+                "fleet, the deadline and who is there ('motley describe').",
+                stacklevel=2,
+            )
         if self._ever:
             return
         if record.round >= self.PATIENCE or record.round == run.recipe.rounds:

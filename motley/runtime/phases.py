@@ -54,9 +54,10 @@ class TrainPhase:
 
 def _read_back(recipe: Recipe, folder: Path, given: Given, summary: dict[str, Any]) -> Result:
     """What a run left that is finished."""
-    net, path = prepare(recipe, given).net, folder / "model.safetensors"
+    experiment, path = prepare(recipe, given), folder / "model.safetensors"
+    net = experiment.net
     params = flat_model(safetensors.torch.load_file(path), net, str(path))
-    return Result(folder, recipe, read_records(folder / "rounds.jsonl"), params, summary, net)
+    return Result(folder, recipe, read_records(folder / "rounds.jsonl"), params, summary, net, experiment.preparation)
 
 
 @PHASES.add(hidden=("name", "recipe"))
@@ -119,7 +120,8 @@ def run_phases(
     summary = {**world.last.summary, "run": None if folder is None else str(folder), "phases": summaries}
     if folder is not None:
         write_json(folder / "summary.json", summary)
-    return Result(folder, recipe, world.last.records, world.last.params, summary, world.last.net)
+    last = world.last
+    return Result(folder, recipe, last.records, last.params, summary, last.net, last.preparation)
 
 
 def _summary(before: World, after: World, place: Path | None) -> dict[str, Any]:

@@ -46,6 +46,9 @@ class Recipe(BaseModel):
     partition: str = Field("iid", description="who holds what, such as classes(per_client=2) or dirichlet(alpha=0.3)")
     skew: str | None = Field(None, description="changes of clients' samples, such as rotation(...)")
     augment: str = Field("", description="random changes of images in training, such as crop(padding=4)+mirror")
+    scale: Literal["own", "none", "pooled", "per_client", "public"] = Field(
+        "own", description="whose statistics scale inputs; own: as the data set does, given data as they are"
+    )
     split: str | None = Field(None, description="what is held out, such as by_clients(folds=5) or by_samples")
     fold: int = Field(0, ge=0, description="which fold of the split")
     data_seed: int | None = Field(None, ge=0, description="seed of partition, skew and split; none: that of the run")

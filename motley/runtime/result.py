@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from motley.core.errors import StateError
 from motley.core.network import Network
+from motley.data.preparation import Preparation
 from motley.runtime.checkpoint import flat_sha256
 from motley.runtime.diagnostics import stability
 from motley.runtime.fairness import participation
@@ -34,6 +35,7 @@ class Result:
     params: Tensor
     summary: dict[str, Any]
     net: Network | None = None  # None: the run broke off, and this stands for what it left
+    preparation: Preparation | None = None  # what is done to raw inputs before the model sees them
 
     @property
     def model(self) -> nn.Module:
@@ -41,6 +43,14 @@ class Result:
         if self.net is None:
             raise StateError("This run broke off, so there is no model.")
         return module_with(self.net, self.params)
+
+    def module(self) -> nn.Module:
+        """A copy of the model that takes raw inputs, as they were given: their scaling is part of it.
+
+        On the raw test samples it gives what was scored.
+        """
+        model = self.model
+        return model if self.preparation is None else self.preparation.module(model)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -74,6 +84,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         **{key: sum(getattr(record, key) for record in run.records) for key in _COUNTED},
         "model_sha256": flat_sha256(run.model),
         "seed": run.recipe.seed,
+        "scale": run.experiment.preparation.told,
         "wall_s": round(run.wall, 3),
         "executor": run.executor_name,
         **_totals(run),

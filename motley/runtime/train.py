@@ -16,12 +16,13 @@ from motley.core.network import Network
 from motley.core.part import Composable, Method, Part, compose
 from motley.core.problem import Problem
 from motley.core.types import Data
-from motley.data.adapters import as_pair, as_tensor, from_arrays, from_clients, from_torch
+from motley.data.adapters import as_tensor, from_arrays, from_clients, from_torch
 from motley.data.dataset import Dataset
 from motley.data.datasets import load as load_dataset
 from motley.data.federated import FederatedData
 from motley.data.own_tests import with_tests
 from motley.data.partitions.lists import from_lists
+from motley.data.reading import items
 from motley.fleet.fleet import Fleet
 from motley.runtime.experiment import GIVEN as GIVEN_IN_PYTHON
 from motley.runtime.experiment import Given, server_samples, share_out
@@ -60,6 +61,8 @@ def train(
         also a list with one pair or data set per client, on which each client is judged by itself, too.
     partition: a short form, or a list with the numbers of each client's training samples.
     method: ``compose(fedavg(), proximal(mu=0.01))``, a list of parts and methods, or its short form "fedprox+ama".
+    scale: whose statistics scale the inputs: "none" (what is given is taken as it is, unless told), "pooled",
+        "per_client" or "public"; `Result.module` takes raw inputs whatever was chosen.
     folder: where the run is saved; with ``resume=True`` it goes on from what is saved there.
     problem: what is learned, "classification" (the default), "regression", or a `motley.Problem` of one's own.
     listeners: told what happens: `motley.Listener`, or functions of the record of a round, or of run and record.
@@ -113,6 +116,9 @@ def _unless_named(thing: str | T) -> T | None:
 def _network(model: nn.Module | Network | str) -> Network | None:
     if isinstance(model, nn.Module):
         return Network(model)
+    if not isinstance(model, str | Network):
+        what = f"the class {model.__name__}" if isinstance(model, type) else f"of type {type(model).__name__}"
+        raise DataError(f"The model is {what}; give a module (an instance of nn.Module) or the name of a model.")
     return None if isinstance(model, str) else model
 
 
@@ -147,7 +153,7 @@ def _from_homes(data: list[Any], test: Any, problem: Problem) -> FederatedData:
         )
     if not isinstance(test, list):
         return from_clients(data, test, classes=problem.classes)
-    pairs = [as_pair(one) for one in test]
+    pairs = [items(one) for one in test]
     x, y = (torch.cat([as_tensor(pair[i], "test samples") for pair in pairs]) for i in (0, 1))
     return with_tests(from_clients(data, (x, y), classes=problem.classes), [len(pair[1]) for pair in pairs])
 

@@ -18,13 +18,13 @@ X = RNG.normal(3, 2, (60, 5))
 Y = np.arange(60) % 3
 
 
-def test_arrays_are_split_and_standardised() -> None:
-    data = from_arrays(X, Y, groups={"who": np.arange(60) // 10})
+def test_arrays_are_split_and_scaled_where_asked() -> None:
+    data = from_arrays(X, Y, groups={"who": np.arange(60) // 10}, scale=True)
     assert (len(data), len(data.test_y), data.n_classes, data.kind) == (48, 12, 3, "table")
     assert data.inputs(data.x).mean(0).abs().max() < 1e-5
     assert len(data.groups["who"]) == 48
     assert len(data.test_groups["who"]) == 12
-    raw = from_arrays(X, Y, scale=False)
+    raw = from_arrays(X, Y)
     assert torch.allclose(raw.inputs(raw.x), raw.x)
 
 
@@ -59,7 +59,7 @@ def test_numbers_to_be_learned_stay_numbers(shape: tuple[int, ...]) -> None:
         ({"x": X, "y": Y[:5]}, "60 inputs but 5 labels"),
         ({"x": [["a"]], "y": [0]}, "not an array of numbers"),
         ({"x": X, "y": Y, "kind": "sound"}, "not 'sound'"),
-        ({"x": X, "y": Y, "test": 2.0}, "must lie in 0..1"),
+        ({"x": X, "y": Y, "test": 2.0}, "at least 0 and below 1"),
         ({"x": X, "y": Y - 1}, "whole numbers from 0"),
     ],
 )
@@ -77,7 +77,7 @@ class Items(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 def test_torch_data_sets() -> None:
-    data = from_torch(Items(), Items(), scale=False)
+    data = from_torch(Items(), Items())
     assert data.name == "items"
     assert (len(data), len(data.test_y), data.input_shape) == (20, 20, (1, 4, 4))
     assert float(data.x[7].mean()) == 7.0
@@ -86,7 +86,7 @@ def test_torch_data_sets() -> None:
 
 
 def test_one_data_set_per_client() -> None:
-    made = from_clients([(X[:10], Y[:10]), (X[10:40], Y[10:40])], (X[40:], Y[40:]), scale=False)
+    made = from_clients([(X[:10], Y[:10]), (X[10:40], Y[10:40])], (X[40:], Y[40:]))
     assert made.sizes.tolist() == [10, 30]
     assert np.allclose(made.client(1).x.numpy(), X[10:40])
     assert from_clients([Items(), Items()], Items()).sizes.tolist() == [20, 20]
@@ -110,7 +110,7 @@ def test_leaf_directory(tmp_path: Path) -> None:
     (tmp_path / "train" / "a.json").write_text(leaf({"ann": (X[:4].tolist(), [0, 1, 2, 0])}))
     (tmp_path / "train" / "b.json").write_text(leaf({"bob": (X[4:10].tolist(), [1] * 6)}))
     (tmp_path / "test" / "a.json").write_text(leaf({"ann": (X[10:12].tolist(), [0, 2])}))
-    made = from_leaf(tmp_path, scale=False)
+    made = from_leaf(tmp_path)
     assert made.sizes.tolist() == [4, 6]
     assert np.allclose(made.client(1).x.numpy(), X[4:10])
     assert made.dataset.test_y.tolist() == [0, 2]
@@ -143,7 +143,7 @@ def test_flwr_partitioner() -> None:
         num_partitions=3, partition_by="label", alpha=1.0, min_partition_size=2
     )
     partitioner.dataset = datasets.Dataset.from_dict({"image": X.astype(np.float32).tolist(), "label": Y.tolist()})
-    made = from_flower(partitioner, scale=False)
+    made = from_flower(partitioner)
     assert made.n_clients == 3
     assert made.sizes.sum() == 60
     for i in range(3):
@@ -160,7 +160,7 @@ def test_flwr_federated_dataset(tmp_path: Path) -> None:
     whole.to_json(tmp_path / "train.json")
     whole.select(range(7)).to_json(tmp_path / "test.json")
     fds = flower.FederatedDataset(dataset=str(tmp_path), partitioners={"train": 4}, cache_dir=str(tmp_path / "cache"))
-    made = from_flower(fds, scale=False)
+    made = from_flower(fds)
     assert made.sizes.tolist() == [15] * 4
     assert len(made.dataset.test_y) == 7
     with pytest.raises(DataError, match="no partitioner for 'valid'"):

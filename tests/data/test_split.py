@@ -13,6 +13,7 @@ from motley.core.keys import Key
 from motley.data.datasets import load
 from motley.data.federated import FederatedData
 from motley.data.partitioning import make_partition
+from motley.data.scaling import standardise
 from motley.data.skew import make_skews
 from motley.data.split import (
     by_clients,
@@ -21,7 +22,6 @@ from motley.data.split import (
     materialise,
     only_clients,
     pooled,
-    standardise,
     within_clients,
 )
 

@@ -32,7 +32,9 @@ def module() -> nn.Module:
 def test_arrays_and_a_composition() -> None:
     model = module()
     before = [p.clone() for p in model.parameters()]
-    result = motley.train(model, arrays(), method=motley.compose(proximal(mu=0.1), mix_with_previous()), **SETTINGS)
+    result = motley.train(
+        model, arrays(), method=motley.compose(proximal(mu=0.1), mix_with_previous()), scale="pooled", **SETTINGS
+    )
     assert result.accuracy > 0.6
     assert result.recipe.method == "proximal+mix_with_previous"
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)), "the module is left alone"

@@ -29,9 +29,7 @@ BLOCK_BYTES = 1 << 20  # what is made ready at once stays in the cache until it 
 
 def fits(training: Training, data: FederatedData) -> bool:
     """Whether a run can be trained in this way."""
-    shapes = [slot.shape for slot in training.net.layout.slots]
-    with_bias = shapes == [(training.net.n_classes, training.net.n_features), (training.net.n_classes,)]
-    return is_plain_linear(training, data) and with_bias and training.optimizer == SGD()
+    return is_plain_linear(training, data) and training.optimizer == SGD()
 
 
 class Plan(NamedTuple):

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from motley.client.site import Site
 from motley.client.trainer import Trained, begin, finish, trainable
-from motley.core.errors import MotleyError
+from motley.core.errors import InputError, MotleyError
 from motley.core.tasks import Assignment, Failed, Finished
 from motley.core.types import Client, Facts, Tree
 from motley.engine.batched.cpu import CpuLane
@@ -39,6 +39,11 @@ class Batched:
 
     def __init__(self, site: Site, device: str = "auto", lane: Lane | None = None) -> None:
         self.site, self.training = site, site.training
+        if site.data.dataset.source is not None:
+            raise InputError(
+                f"Items of '{site.data.dataset.name}' change at random with every reading, which executor=batched "
+                "cannot follow; take executor=loop or pool, or hold them as first read: from_torch(data, reread=False)."
+            )
         chosen = pick(device)
         self.lane: Lane = lane or (CpuLane(site) if chosen == "cpu" else GpuLane(site, chosen))
         self.device = self.lane.device

@@ -38,7 +38,8 @@ def _by_plain_sgd(training: Training) -> bool:
 def _linear_softmax(training: Training) -> bool:
     net = training.net
     linear: bool = getattr(net.module, "is_linear", False)
-    return linear and net.n_layers == 1 and type(training.problem) is Classification
+    whole = [slot.shape for slot in net.layout.slots] == [(net.n_classes, net.n_features), (net.n_classes,)]
+    return linear and whole and type(training.problem) is Classification
 
 
 def _ready(training: Training, data: FederatedData) -> bool:
