@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
 from motley.client.augment import Augment
+from motley.client.hook_results import a_client, a_number, a_pair, a_tensor
 from motley.client.minibatch import augmented, minibatches
 from motley.client.optimizer import SGD, Optimizer
 from motley.client.problems import Classification
@@ -62,8 +63,8 @@ class Trained(NamedTuple):
 def trainable(training: Training, facts: Facts, device: torch.device | None = None) -> Tensor:
     """The layers a client may change: [L], a product over parts."""
     trained = torch.ones(training.net.n_layers, device=device)
-    for _, hook in training.method.hooks("trainable"):
-        trained = trained * hook(training.net, facts)
+    for name, hook in training.method.hooks("trainable"):
+        trained = trained * a_tensor(name, "trainable", hook(training.net, facts), (training.net.n_layers,))
     return trained
 
 
@@ -103,7 +104,7 @@ def begin(training: Training, c: Client, data: Data) -> Client:
     """The client before its first step."""
     c = c.with_(trained=trainable(training, c.facts, c.start.device))
     for name, hook in training.method.hooks("begin"):
-        c = hook(c, c.mine(name), data)
+        c = a_client(name, "begin", hook(c, c.mine(name), data), c)
     return c
 
 
@@ -123,7 +124,8 @@ class Inside:
             return out
         logits = out.logits
         for name, hook in hooks:
-            logits = hook(self.client, self.client.mine(name), self.batch, logits)
+            found = hook(self.client, self.client.mine(name), self.batch, logits)
+            logits = a_tensor(name, "logits", found, tuple(logits.shape))
         return Output(out.features, logits)
 
     def piece(self, name: str, *inputs: Tensor, fixed: bool = False) -> Tensor:
@@ -153,14 +155,14 @@ def objective(
     if reads_params(method):
         c = c.with_(params=whole)
     for name, hook in method.hooks("view"):
-        whole = hook(c, c.mine(name), whole)
+        whole = a_tensor(name, "view", hook(c, c.mine(name), whole), tuple(whole.shape))
         tensors = net.layout.tensors(whole)
     model = Inside(training, c, tensors, batch)
     data_term = training.problem.loss(model, batch)
     loss = data_term
     for name, hook in method.hooks("penalty"):
         assert model.out is not None
-        loss = loss + hook(c, c.mine(name), batch, model.out)
+        loss = loss + a_number(name, "penalty", hook(c, c.mine(name), batch, model.out))
     return loss, data_term
 
 
@@ -212,7 +214,7 @@ def span_of(trained: Tensor) -> tuple[Span, bool]:
 def corrected(training: Training, c: Client, grad: Tensor) -> Tensor:
     """A full gradient [P] after the parts' `gradient` hooks."""
     for name, hook in training.method.hooks("gradient"):
-        grad = hook(c, c.mine(name), grad)
+        grad = a_tensor(name, "gradient", hook(c, c.mine(name), grad), tuple(grad.shape))
     return grad
 
 
@@ -240,7 +242,7 @@ def finish(training: Training, c: Client, data: Data) -> Trained:
     """What goes up and what stays after the last step."""
     extras: dict[str, Tree] = {}
     for name, hook in training.method.hooks("report"):
-        c, extra = hook(c, c.mine(name), data)
+        c, extra = a_pair(name, "report", hook(c, c.mine(name), data), c)
         if extra is not None:
             extras[name] = extra
     payload: Tree = c.params - c.start
@@ -288,7 +290,7 @@ def _all_steps(training: Training, c: Client, data: Data, focus: Focus, observer
             if ended:
                 c = c.with_(epoch=c.epoch + 1.0, step=_number(number + 1, c), loss=running / count)
                 running, count = torch.zeros_like(running), 0
-                c = _epoch_ends(training, c)
+                c = after_epoch(training, c)
                 if training.method.has("epoch") and not stepper.refocus(c):
                     break
             if observer is not None:
@@ -300,9 +302,10 @@ def _number(value: int, c: Client) -> Tensor:
     return torch.tensor(value, device=c.params.device)
 
 
-def _epoch_ends(training: Training, c: Client) -> Client:
+def after_epoch(training: Training, c: Client) -> Client:
+    """The client after the parts' `epoch` hooks."""
     for name, hook in training.method.hooks("epoch"):
-        c = hook(c, c.mine(name))
+        c = a_client(name, "epoch", hook(c, c.mine(name)), c)
     return c
 
 

@@ -47,11 +47,15 @@ class MethodServer:
         """How much each of them trains."""
         for name, hook in self.method.hooks("plan"):
             plan = hook(self.state.get(name), self._round(name, rnd), torch.tensor(ids), plan)
+            if not isinstance(plan, Plan):
+                raise _wrong(name, "plan", plan, "the plan: plan, or plan._replace(...)")
             for column in plan[:4]:
                 if not isinstance(column, Tensor) or column.shape != (len(ids),):
                     raise _wrong(name, "plan", column, f"columns of shape ({len(ids)},), one entry per client")
             if not bool(torch.isfinite(plan.epochs).all()) or bool((plan.epochs < 0).any()):
                 raise _wrong(name, "plan", plan.epochs.tolist(), "epochs that are finite and not below 0")
+            if not bool(torch.isfinite(plan.lr).all()) or bool((plan.lr < 0).any()):
+                raise _wrong(name, "plan", plan.lr.tolist(), "learning rates that are finite and not below 0")
         return plan
 
     def send(self, rnd: Round) -> dict[str, Tree]:
@@ -140,7 +144,7 @@ def uniform(rnd: Round, pool: Pool) -> Tensor:
 
 
 def _cohort(part: str, chosen: Any, pool: Pool) -> list[int]:
-    if not isinstance(chosen, Tensor) or chosen.dim() != 1 or chosen.is_floating_point():
+    if not isinstance(chosen, Tensor) or chosen.dim() != 1 or chosen.dtype not in _IDS:
         raise _wrong(part, "select", chosen, "a tensor of client ids, whole numbers [K]")
     ids: list[int] = chosen.tolist()
     if not ids:
@@ -154,9 +158,13 @@ def _cohort(part: str, chosen: Any, pool: Pool) -> list[int]:
     return ids
 
 
+_IDS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
 def _check_model(part: str, hook: str, model: Any, like: Tensor) -> None:
-    if not isinstance(model, Tensor) or model.shape != like.shape:
-        raise _wrong(part, hook, model, f"a model of shape {tuple(like.shape)}")
+    if not isinstance(model, Tensor) or model.shape != like.shape or model.dtype != like.dtype:
+        kind = str(like.dtype).removeprefix("torch.")
+        raise _wrong(part, hook, model, f"a model of shape {tuple(like.shape)} ({kind})")
 
 
 def _wrong(part: str, hook: str, got: Any, wanted: str) -> HookError:

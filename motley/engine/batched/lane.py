@@ -12,7 +12,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from motley.client.optimizer import SGD
-from motley.client.trainer import Training
+from motley.client.trainer import Training, after_epoch
 from motley.core.types import Client, Tree
 from motley.data.federated import FederatedData
 from motley.engine.batched.assemble import Assembler
@@ -91,8 +91,7 @@ def epoch_ends(lane: Lane, training: Training, group: Group, c: Client, losses: 
     )
 
     def one(c: Client) -> tuple[Any, ...]:
-        for name, hook in training.method.hooks("epoch"):
-            c = hook(c, c.mine(name))
+        c = after_epoch(training, c)
         return c.params, c.trained, c.own, c.notes
 
     dims = (client_axes(here, group.shared),)
