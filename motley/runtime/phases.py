@@ -14,7 +14,7 @@ import safetensors.torch
 
 from motley.core.errors import InputError, RecipeError, UnknownNameError
 from motley.core.files import write_json
-from motley.runtime import gan_phase, generate_phase  # noqa: F401  (they register kinds of phases)
+from motley.runtime import data_phases, gan_phase, generate_phase  # noqa: F401  (they register kinds of phases)
 from motley.runtime.experiment import Given, flat_model, prepare
 from motley.runtime.launch import Listening, Result, begin, has_checkpoint, launch_one, read_summary
 from motley.runtime.recipe import Recipe, load

@@ -84,23 +84,26 @@ def cifar10() -> Dataset:
     return _images("cifar10", x, y, xt, yt, [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
 
 
-def emnist(classes: str = "byclass") -> Dataset:
+def emnist(classes: str = "byclass", per_class: int = 0) -> Dataset:
     """EMNIST, 116,323 handwritten characters of 28x28 (the test part of "By Class"); a fifth is the test set here.
 
     ``classes``: 'byclass' (0-9, A-Z, a-z: 62), 'letters' (26, upper and lower case together), 'a_to_j' (the
-    first ten of these), 'digits' (10), 'upper' or 'lower' (26).
+    first ten of these), 'digits' (10), 'upper' or 'lower' (26), 'merged' (47: as in EMNIST "Balanced", lower case of letters that look alike is upper case).
+    ``per_class``: so many of each class at most, drawn; 0: all.
     """
-    if classes not in _EMNIST_CLASSES:
-        raise DataError(f"emnist has no classes='{classes}'; it has: {', '.join(_EMNIST_CLASSES)}.")
+    known = [*_EMNIST_CLASSES, "merged"]
+    if classes not in known:
+        raise DataError(f"emnist has no classes='{classes}'; it has: {', '.join(known)}.")
+    if per_class < 0:
+        raise DataError(f"emnist(per_class={per_class}) keeps nothing; it must be 1 or more, or 0 for all.")
     path = find("emnist_byclass_test.npz")
     x, y = read_npz(path, "x", "y") if path is not None else _emnist_source()
-    new = np.full(62, -1)
-    first, last, n_classes = _EMNIST_CLASSES[classes]
-    new[first:last] = np.arange(last - first) % n_classes
-    if classes == "a_to_j":
-        new, n_classes = np.where(new < FIRST_LETTERS, new, -1), FIRST_LETTERS
+    new, n_classes = _emnist_labels(classes)
     kept = new[y] >= 0
     x, label = x[kept], new[y[kept]]
+    if per_class:
+        some = _at_most(label, per_class, Key.root(0).fold("emnist per class", classes))
+        x, label = x[some], label[some]
     test = stratified(label, 0.2, Key.root(0).fold("emnist", classes).generator())
     return _images(
         "emnist", x[~test, None], label[~test], x[test, None], label[test], [0.1722], [0.3309], n_classes=n_classes
@@ -116,6 +119,35 @@ _EMNIST_CLASSES = {  # first and last of the 62, and how many are told apart
     "upper": (10, 36, 26),
     "lower": (36, 62, 26),
 }
+
+
+_ALIKE = "CIJKLMOPSUVWXYZ"  # letters whose lower case is told apart from upper case neither in "Balanced" nor in "Merge"
+
+
+def _emnist_labels(classes: str) -> tuple[NDArray[np.int64], int]:
+    """The label of each of the 62 classes, -1 where it is left out, and how many there are."""
+    new = np.full(62, -1)
+    if classes != "merged":
+        first, last, n_classes = _EMNIST_CLASSES[classes]
+        new[first:last] = np.arange(last - first) % n_classes
+        if classes == "a_to_j":
+            new, n_classes = np.where(new < FIRST_LETTERS, new, -1), FIRST_LETTERS
+        return new, n_classes
+    new[:36] = np.arange(36)
+    following = 36
+    for i, letter in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
+        if letter in _ALIKE:
+            new[36 + i] = new[10 + i]
+        else:
+            new[36 + i], following = following, following + 1
+    return new, following
+
+
+def _at_most(label: NDArray[Any], most: int, key: Key) -> NDArray[np.int64]:
+    """Places of at most so many samples of each class, in their order."""
+    order = key.generator().permutation(len(label))
+    taken = [order[label[order] == c][:most] for c in np.unique(label)]
+    return np.sort(np.concatenate(taken))
 
 
 def _emnist_source() -> list[NDArray[Any]]:
