@@ -12,6 +12,7 @@ from motley.core.tasks import Weights
 from motley.core.types import Round
 from motley.protocol.federation import PROTOCOLS, Federation
 from motley.protocol.mediators import Rule, Rules, Table, Through, Walk, teams, walk
+from motley.server.grouping import Groups
 
 TOLD = "player_losses"  # the part by which clients tell losses of players
 
@@ -37,10 +38,7 @@ async def group_models(
     every player (losses tend to be flat); 0: it trains in all rounds. Shown is the first group's model.
     """
     made = teams(fed, groups, by, histogram_noise)
-    if "models" not in fed.memory:
-        fed.memory["models"] = [fed.weights.value] * len(made)
-        fed.memory["losses"] = [torch.zeros(0, 0)] * len(made)
-        fed.memory["clients"] = [torch.tensor(team) for team in made]
+    _begin(fed, made)
     while going := [m for m in range(len(made)) if not flat(fed.memory["losses"][m], window, threshold)]:
         begun = False
         async for rnd in fed.rounds(at_most=1):
@@ -49,6 +47,14 @@ async def group_models(
             await _round(fed, rnd, {m: made[m] for m in going}, rules)
         if not begun:
             break
+
+
+def _begin(fed: Federation, made: Groups) -> None:
+    """What is remembered from round to round, as it is before the first."""
+    if "models" not in fed.memory:
+        fed.memory["models"] = [fed.weights.value] * len(made)
+        fed.memory["losses"] = [torch.zeros(0, 0)] * len(made)
+        fed.memory["clients"] = [torch.tensor(team) for team in made]
 
 
 async def _round(fed: Federation, rnd: Round, made: dict[int, list[int]], rules: Rules) -> None:

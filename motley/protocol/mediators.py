@@ -27,6 +27,7 @@ from motley.server.tiers import by_speed
 
 Rule = Literal["kl", "kmeans", "random", "by_speed"]
 Through = Literal["clients", "server"]
+Order = Literal["fewest", "fixed"]
 Counts = NDArray[np.float64]
 
 
@@ -41,6 +42,7 @@ async def mediators(
     pause: NotNegative = 0.0,
     patience: Positive | None = None,
     histogram_noise: NotNegative = 0.0,
+    order: Order = "fewest",
 ) -> None:
     """Models walk within groups of clients, side by side, before they are averaged (GANDALF, Algorithm 3; Astraea).
 
@@ -49,11 +51,12 @@ async def mediators(
     (E_m). through: models pass between ``clients`` without the server seeing them, or through the ``server``. most: how
     often a client may be chosen in a round (``passes``, unless told). pause: seconds between two tasks of a client.
     patience: seconds a mediator waits for a client (T_R); none: as long as it takes. histogram_noise: deviation of the
-    Gaussian noise on each count of the histograms that clients tell.
+    Gaussian noise on each count of the histograms that clients tell. order: next is who has completed the ``fewest``
+    tasks, or all in a ``fixed`` sequence, whoever failed before.
     """
     made = teams(fed, groups, by, histogram_noise)
     async for rnd in fed.rounds():
-        rules = Rules(passes, most or passes, pause, patience or rnd.deadline, through == "clients")
+        rules = Rules(passes, most or passes, pause, patience or rnd.deadline, through == "clients", order == "fewest")
         table = Table.of(fed)
         walks = await asyncio.gather(*(walk(fed, rnd, team, rules, table, fed.weights) for team in made))
         fed.aggregate(rnd, [one.together() for one in walks if one is not None], observed=True)
@@ -103,6 +106,7 @@ class Rules:
     pause: float
     patience: float | None
     unseen: bool  # models pass between clients
+    fairly: bool = True  # by completed tasks
 
 
 @dataclass
@@ -133,11 +137,12 @@ class Table:
         }
 
     def next_of(self, fed: Federation, rnd: Round, team: Sequence[int], rules: Rules) -> int | None:
-        """Who is next: of those who are there and may, the one that has completed the fewest tasks."""
+        """Who is next: of those who are there and may, the one with the fewest completed tasks, or asked least."""
         here = set(fed.here(rnd))
         able = [client for client in team if client in here and self.visits[client] < rules.most]
         rested = [client for client in able if fed.now >= self.last.get(client, float("-inf")) + rules.pause]
-        return min(rested, key=lambda client: (self.completed[client], client), default=None)
+        done = self.completed if rules.fairly else self.visits
+        return min(rested, key=lambda client: (done[client], client), default=None)
 
     def resting(self, fed: Federation, rnd: Round, team: Sequence[int], rules: Rules) -> float | None:
         """When the first of those who may, but must pause, may again; None where there are none."""

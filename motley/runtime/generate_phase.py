@@ -55,6 +55,12 @@ class GeneratePhase:
 
     def check(self, given: Given, earlier: Mapping[str, Phase]) -> None:
         """Refuses what cannot be run."""
+        self.check_wishes(earlier)
+        if self.recipe.skew:
+            raise InputError(f"The phase '{self.name}' cannot generate for clients with skew={self.recipe.skew}.")
+
+    def check_wishes(self, earlier: Mapping[str, Phase]) -> None:
+        """Refuses what does not fit the phases before."""
         wish, before = self.wishes, earlier.get(self.wishes.of)
         if not isinstance(before, GanPhase):
             raise RecipeError(
@@ -77,8 +83,6 @@ class GeneratePhase:
                 f"The phase '{self.name}' labels by a classifier, but '{wish.classifier}' is no earlier phase that "
                 "trains one; name it (classifier='...'), or take labels=group or a conditional gan."
             )
-        if self.recipe.skew:
-            raise InputError(f"The phase '{self.name}' cannot generate for clients with skew={self.recipe.skew}.")
 
     def run(self, world: World, folder: Path | None, listeners: Listening) -> World:
         e = prepare(load(self.recipe, {"initial": None}), given_of(world))

@@ -15,6 +15,7 @@ from motley.core.keys import Key
 from motley.data.datasets import load
 from motley.data.downloads import find
 from motley.data.partitioning import make_partition
+from motley.data.sources.images import _emnist_labels
 from motley.data.sources.tabular import eicu_table
 from motley.data.sources.text import ALPHABET, encode, words_of
 
@@ -36,6 +37,21 @@ def test_emnist(classes: str, n: int) -> None:
     assert share == pytest.approx(0.2, abs=0.001)
     with pytest.raises(DataError, match="'greek'; it has: byclass"):
         load("emnist(classes=greek)")
+
+
+@needs("emnist_byclass_test.npz")
+def test_emnist_with_alike_letters_merged() -> None:
+    """47 classes, as "Balanced": 10 digits, 26 letters, and a b d e f g h n q r t."""
+    data = load("emnist(classes=merged, per_class=200)")
+    assert data.n_classes == len(data.y.unique()) == 47
+    assert (torch.bincount(data.y) + torch.bincount(data.test_y)).max() == 200
+    labels, n = _emnist_labels("merged")
+    assert n == 47
+    assert labels[10 + 2] == labels[36 + 2] == 12, "C and c"
+    assert [int(labels[36 + "abcdefghijklmnopqrstuvwxyz".index(c)]) for c in "abdefghnqrt"] == list(range(36, 47))
+    assert torch.equal(data.y, load("emnist(classes=merged, per_class=200)").y)
+    with pytest.raises(DataError, match="per_class=-1"):
+        load("emnist(classes=merged, per_class=-1)")
 
 
 @needs("covertype.npz")

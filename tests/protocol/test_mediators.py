@@ -226,6 +226,12 @@ def test_who_has_done_least_comes_first_in_later_rounds() -> None:
     assert second == [2, 4, 0, 1, 3, 5]
 
 
+def test_a_fixed_sequence_asks_everybody_in_turn() -> None:
+    options = {"groups": 1, "by": "random", "order": "fixed", "passes": 2}
+    run = walk(lost={(2, 1), (4, 1)}, rounds=2, options=options)
+    assert [int(line.split()[2]) for line in heads(trace(run))] == [0, 1, 2, 3, 4, 5] * 4
+
+
 # ------------------------------------------------------------------ what it goes together with
 @pytest.mark.parametrize("by", ["kl", "kmeans", "random", "by_speed"])
 def test_every_rule_groups(by: str) -> None:

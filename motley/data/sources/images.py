@@ -121,7 +121,9 @@ _EMNIST_CLASSES = {  # first and last of the 62, and how many are told apart
 }
 
 
-_ALIKE = "CIJKLMOPSUVWXYZ"  # letters whose lower case is told apart from upper case neither in "Balanced" nor in "Merge"
+_ALIKE = (
+    "CIJKLMOPSUVWXYZ"  # letters whose lower case is told apart from upper case neither in "Balanced" nor in "Merge"
+)
 
 
 def _emnist_labels(classes: str) -> tuple[NDArray[np.int64], int]:
