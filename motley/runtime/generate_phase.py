@@ -225,7 +225,8 @@ def _picture(path: Path, plan: Plan, dataset: Dataset) -> None:
     figure = Figure(figsize=(columns * 0.5, n * 0.55 + 0.3))
     axes = figure.subplots(n, columns, squeeze=False)
     for m in range(n):
-        told = torch.arange(columns) % max(1, plan.generators.counts.shape[1])
+        there = torch.from_numpy(np.flatnonzero(plan.generators.counts[m] > 0))  # the classes of its clients, in turn
+        told = there[torch.arange(columns) % len(there)]
         images = stored(dataset, plan.sample(m, columns, plan.key.fold("picture", m), told)).float()
         shown = (images - images.min()) / (images.max() - images.min()).clamp_min(1e-6)
         for axis, image in zip(axes[m], shown, strict=True):

@@ -88,7 +88,8 @@ def emnist(classes: str = "byclass", per_class: int = 0) -> Dataset:
     """EMNIST, 116,323 handwritten characters of 28x28 (the test part of "By Class"); a fifth is the test set here.
 
     ``classes``: 'byclass' (0-9, A-Z, a-z: 62), 'letters' (26, upper and lower case together), 'a_to_j' (the
-    first ten of these), 'digits' (10), 'upper' or 'lower' (26), 'merged' (47: as in EMNIST "Balanced", lower case of letters that look alike is upper case).
+    first ten of these), 'digits' (10), 'upper' or 'lower' (26), 'merged' (47, as in EMNIST "Balanced": lower case of
+    letters that look alike is upper case).
     ``per_class``: so many of each class at most, drawn; 0: all.
     """
     known = [*_EMNIST_CLASSES, "merged"]
