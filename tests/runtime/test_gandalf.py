@@ -182,6 +182,15 @@ def test_what_generates_goes_with_other_remedies() -> None:
         assert torch.isfinite(result.params).all()
 
 
+def test_the_recipe_for_digits_runs(tmp_path: Path) -> None:
+    """With a round of each phase in place of 60 and 20."""
+    whole = load("gandalf/digits")
+    phases = [{**whole.phases[0], "rounds": 1, "generator_steps": 1}, whole.phases[1], {**whole.phases[2], "rounds": 1}]
+    result = launch(load(whole, {"phases": phases}), tmp_path / "run")
+    assert list(result.summary["phases"]) == ["gan", "samples", "model"]
+    assert (tmp_path / "run" / "2-samples" / "samples.png").is_file()
+
+
 # ------------------------------------------------------------------ samples by hand
 def plan(**changes: Any) -> Plan:
     net = build("gan_mlp(hidden=[6], latent=3)", (9,), 4, 0, Key.root(1))
