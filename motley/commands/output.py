@@ -34,6 +34,11 @@ class OutputMode:
         """No progress and no tables: the listener is no person at a terminal, or asked for quiet."""
         return self.quiet or not sys.stdout.isatty()
 
+    def say(self, text: str) -> None:
+        """Something for people."""
+        if not self.json:
+            typer.echo(text)
+
     def end(self, content: Any) -> None:
         """The last line, for machines."""
         if self.json:

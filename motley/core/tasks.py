@@ -181,7 +181,7 @@ class Event(NamedTuple):
     """Something that happened to a task, or a merging (client -1)."""
 
     time: float
-    what: str  # dispatch, arrive, hold, lose, give up, refuse, aggregate
+    what: str  # dispatch, arrive, hold, lose, give up, discard, refuse, aggregate
     client: int
     round: int
-    facts: dict[str, Any] = {}  # noqa: RUF012  (loss, bytes, epochs, seconds, where known)
+    facts: dict[str, Any] = {}  # noqa: RUF012  (loss, bytes, epochs, seconds, where known; of a dispatch its assignment)

@@ -47,9 +47,20 @@ class RunData:
         found = (self.summary or {}).get(f"best_{self.headline}")
         if found is not None:
             return float(found)
+        return max(self.history) if self.better > 0 else min(self.history)
+
+    @property
+    def better(self) -> int:
+        """+1 where more of the headline is better, -1 where less is; of a problem of one's own, its best tells."""
         name = self.recipe.problem
-        less = name.split("(")[0] in PROBLEMS and make_problem(name).better(self.headline) < 0
-        return min(self.history) if less else max(self.history)
+        if name.split("(")[0] in PROBLEMS:
+            return make_problem(name).better(self.headline)
+        best = (self.summary or {}).get(f"best_{self.headline}")
+        return -1 if best is not None and min(self.history) == best != max(self.history) else 1
+
+    def traffic(self, number: int) -> int:
+        """Bytes up and down until the end of a round."""
+        return sum(record.bytes_up + record.bytes_down for record in self.records if record.round <= number)
 
 
 def read_run(folder: str | Path) -> RunData:

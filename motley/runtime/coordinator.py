@@ -202,10 +202,10 @@ class Coordinator(Standing):
 
     # ------------------------------------------------------------------ updates
     def discard(self, updates: Sequence[Update]) -> None:
-        self.carrier.acknowledge(self.ledger.discard(updates), False)
+        self.carrier.acknowledge(self.ledger.discard(updates, self.now), False)
 
     def observe(self, rnd: Round, updates: Sequence[Update]) -> list[Update]:
-        sound, refused = self.ledger.observe(rnd, updates)
+        sound, refused = self.ledger.observe(rnd, updates, self.now)
         self.carrier.acknowledge([update.id for update in sound], True)
         self.carrier.acknowledge(refused, False)
         return sound
@@ -240,6 +240,7 @@ class Coordinator(Standing):
             ledger = self._new_ledger(f"{self.ledger.name}{i}/", self.weights)
             part = Coordinator(ledger, self.carrier, self.options, new_ledger=self._new_ledger, clients=list(group))
             part._above = self
+            ledger.book.events = self.ledger.book.events
             self._parts.append(part)
         if len(self._saved_parts) == len(self._parts):
             for part, tree in zip(self._parts, self._saved_parts, strict=True):

@@ -23,6 +23,7 @@ from motley.protocol.carrier import Carrier
 from motley.runtime import checkpoint, divergence  # noqa: F401 (the second registers diagnostics)
 from motley.runtime.assembly import executor_of, federation, simulated
 from motley.runtime.coordinator import AfterRound
+from motley.runtime.event_log import EventLog
 from motley.runtime.experiment import Experiment, Given, prepare
 from motley.runtime.extension import LONGER, reopened
 from motley.runtime.folders import (
@@ -87,7 +88,7 @@ class Run:
         try:
             self.fed = federation(experiment, self.carrier, getattr(self._executor, "device", "cpu"))
             self.fed.after_round = self._after_round
-            self.listeners = standard(self, listeners, make_trackers(self.recipe.track))
+            self.listeners = standard(self, listeners, _careful(self.recipe))
         except BaseException:
             self.carrier.close()
             raise
@@ -264,6 +265,11 @@ class Run:
                 lines = "".join(record.to_line() + "\n" for record in self.records)
                 write_text(self.folder / "rounds.jsonl", lines)
             self._tell("evaluated", self.records[-1])
+
+
+def _careful(recipe: Recipe) -> list[Listener]:
+    """Listeners that are told of a round before it is saved."""
+    return [*make_trackers(recipe.track), *([EventLog()] if recipe.events else [])]
 
 
 def _one(listeners: Iterable[Listener], kind: type[L]) -> L:

@@ -30,6 +30,7 @@ WITHOUT_EFFECT = (
     "state_memory_mb",
     "diagnostics",
     "track",
+    "events",
 )
 
 
@@ -81,6 +82,7 @@ class Recipe(BaseModel):
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations; the last is always evaluated")
     diagnostics: list[str] = Field(default_factory=list, description="also measured, such as diversity or per_class")
     track: str | None = Field(None, description="told of every round: tensorboard, mlflow, wandb, joined by '+'")
+    events: bool = Field(False, description="whether events.jsonl tells what happened to every task")
     seed: int = Field(0, ge=0)
     phases: list[dict[str, Any]] = Field(default_factory=list, description="phases one after the other: [[phases]]")
 

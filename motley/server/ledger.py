@@ -165,15 +165,16 @@ class Ledger:
         return Plan(wanted, wanted.clone(), lr, torch.zeros(len(ids)), told)
 
     # ------------------------------------------------------------------ learning from updates
-    def discard(self, updates: Sequence[Update]) -> list[str]:
+    def discard(self, updates: Sequence[Update], now: float = 0.0) -> list[str]:
         """Counts updates that came too late to be used; their ids."""
+        self.book.tell_each("discard", updates, now)
         self.tally.late += len(updates)
         self.tally.arrived -= len(updates)
         return self._settled(updates)
 
-    def observe(self, rnd: Round, updates: Sequence[Update]) -> tuple[list[Update], list[str]]:
+    def observe(self, rnd: Round, updates: Sequence[Update], now: float = 0.0) -> tuple[list[Update], list[str]]:
         """Lets parts learn from updates that are handed on; those that are sound, and the ids of the others."""
-        sound, refused = self._sound(updates)
+        sound, refused = self._sound(updates, now)
         if sound:
             self.came = stacked(rnd, sound)
             with self._check.blamed():
@@ -188,13 +189,14 @@ class Ledger:
 
         observed: parts have learned from them before, so they are merged and nothing else.
         """
-        sound, refused = self._sound(updates)
+        sound, refused = self._sound(updates, now)
         if not sound:
             return [], refused
         with self._check.blamed():
             self._merge(rnd, stacked(rnd, sound), observed)
         if self.book.events is not None:
-            self.book.events(Event(now, "aggregate", -1, rnd.number, {"updates": len(sound)}))
+            facts = {"updates": len(sound), "tasks": [update.id for update in sound]}
+            self.book.events(Event(now, "aggregate", -1, rnd.number, facts))
         if observed:
             return [], refused
         self._accept(sound)
@@ -218,13 +220,14 @@ class Ledger:
         self.server.state = state
         return Weights(value)
 
-    def _sound(self, updates: Sequence[Update]) -> tuple[list[Update], list[str]]:
+    def _sound(self, updates: Sequence[Update], now: float) -> tuple[list[Update], list[str]]:
         """The updates that are taken; the others count as lost."""
         good = self._check.sound(updates)
         if len(good) == len(updates):
             return good, []
         kept = {update.id for update in good}
         bad = [update for update in updates if update.id not in kept]
+        self.book.tell_each("refuse", bad, now)
         self.tally.lost += len(bad)
         self.tally.arrived -= len(bad)
         return good, self._settled(bad)

@@ -228,7 +228,16 @@ class TaskBook:
         facts: dict[str, Any] = {"task": a.id}
         if update is not None:
             facts |= {"loss": float(update.loss), "epochs": update.epochs, "steps": update.steps, "bytes_up": bytes_up}
+            facts["seconds"] = update.duration
+        if what == "dispatch":
+            facts["assignment"] = a
         self.events(Event(now, what, a.client, a.round, facts))
+
+    def tell_each(self, what: str, updates: Iterable[Update], now: float) -> None:
+        """Tells whoever listens what happened to updates that were taken."""
+        if self.events is not None:
+            for update in updates:
+                self.events(Event(now, what, update.client, update.round, {"task": update.id}))
 
     # ------------------------------------------------------------------ saving
     def state(self) -> Tree:

@@ -115,7 +115,7 @@ def test_identity_is_what_decides_the_result() -> None:
     other: dict[str, Any] = {
         "name": "x", "summary": "y", "executor": "pool", "workers": 3, "device": "cpu", "checkpoint_seconds": 1.0,
         "state_memory_mb": 5.0, "diagnostics": ["divergence"], "imports": ["json"],
-        "track": "tensorboard",
+        "track": "tensorboard", "events": True,
     }  # fmt: skip
     assert set(other) == set(WITHOUT_EFFECT)
     for key, value in other.items():
