@@ -29,6 +29,8 @@ _HOMES = {
     "Result": "motley.runtime.launch",
     "TrainingError": "motley.core.errors",
     "compose": "motley.core.part",
+    "export": "motley.runtime.exporting",
+    "load_model": "motley.runtime.saving",
     "load_recipe": "motley.runtime.recipe",
     "part": "motley.core.part",
     "resume": "motley.runtime.launch",
@@ -53,6 +55,8 @@ __all__ = [
     "TrainingError",
     "__version__",
     "compose",
+    "export",
+    "load_model",
     "load_recipe",
     "methods",
     "part",
@@ -70,10 +74,12 @@ if TYPE_CHECKING:
     from motley.core.problem import Problem
     from motley.data.dataset import Dataset
     from motley.data.federated import FederatedData
+    from motley.runtime.exporting import export
     from motley.runtime.launch import Result, resume, run
     from motley.runtime.listeners import Listener
     from motley.runtime.recipe import Recipe
     from motley.runtime.recipe import load as load_recipe
+    from motley.runtime.saving import load_model
     from motley.runtime.train import train
 
 

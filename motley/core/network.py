@@ -26,6 +26,9 @@ class Network:
     ``projection``, on the same features as the head, is a projection head: trained, but no part of the logits.
     """
 
+    made_from: dict[str, Any] | None = None
+    """The name, the shapes and the classes from which it can be made again; None: the module was given."""
+
     def __init__(
         self,
         module: nn.Module,

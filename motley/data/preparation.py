@@ -48,10 +48,20 @@ class Preparation(NamedTuple):
     scale: str  # by whose statistics, as `motley.data.scaling` names them
     scaling: Scaling | None  # None: inputs are taken as they are, or no single scaling leads to the held-out samples
     arranged: str = ""
+    shape: tuple[int, ...] = ()  # of one input as the model takes it
 
     @classmethod
     def of(cls, dataset: Dataset) -> Preparation:
-        return cls(dataset.scaled, dataset.scaling or dataset.stored, dataset.arranged)
+        return cls(dataset.scaled, dataset.scaling or dataset.stored, dataset.arranged, dataset.input_shape)
+
+    def example(self, n: int = 2) -> Tensor:
+        """Raw inputs of the right shape and type, all zero."""
+        shape = self.shape
+        if self.arranged == "channel":
+            shape = shape[1:]
+        elif self.arranged == "last":
+            shape = (*shape[1:], shape[0])
+        return torch.zeros(n, *shape, dtype=torch.int64 if isinstance(self.scaling, Tokens) else torch.float32)
 
     @property
     def told(self) -> str:
@@ -71,7 +81,8 @@ class Preparation(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON holds it; float32 numbers come back as they were."""
-        found: dict[str, Any] = {"scale": self.scale, "arranged": self.arranged, "scaling": None}
+        found: dict[str, Any] = {"scale": self.scale, "arranged": self.arranged, "shape": list(self.shape)}
+        found["scaling"] = None
         if self.scaling is not None:
             numbers = {key: getattr(self.scaling, key) for key in ("scale", "mean", "std")}
             told = {key: one.tolist() if isinstance(one, Tensor) else one for key, one in numbers.items()}
@@ -80,9 +91,9 @@ class Preparation(NamedTuple):
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Preparation:
-        told = content["scaling"]
+        told, shape = content["scaling"], tuple(content.get("shape", ()))
         if told is None:
-            return cls(content["scale"], None, content["arranged"])
+            return cls(content["scale"], None, content["arranged"], shape)
         kind = Tokens if told["tokens"] else Scaling
         mean, std = (torch.tensor(n) if isinstance(n, list) else float(n) for n in (told["mean"], told["std"]))
-        return cls(content["scale"], kind(float(told["scale"]), mean, std), content["arranged"])
+        return cls(content["scale"], kind(float(told["scale"]), mean, std), content["arranged"], shape)

@@ -28,4 +28,6 @@ def build(spec: str, shape: tuple[int, ...], classes: int, vocabulary: int, key:
 
     shape: of one input, (C, H, W), (D,) or (T,); classes: number of labels; vocabulary: of text, otherwise 0.
     """
-    return Network(make(spec, shape, classes, vocabulary, key))
+    made = Network(make(spec, shape, classes, vocabulary, key))
+    made.made_from = {"model": spec, "shape": list(shape), "classes": classes, "vocabulary": vocabulary}
+    return made

@@ -7,12 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from torch import Tensor
-
 from motley.core.errors import StateError
-from motley.core.files import write_bytes, write_json, write_text
-from motley.core.network import Network
+from motley.core.files import write_json, write_text
 from motley.core.plugins import home_of
 from motley.data.preparation import Preparation
 from motley.runtime.recipe import Recipe, load
@@ -82,9 +78,3 @@ def read_preparation(folder: str | Path) -> Preparation | None:
     """What is done to raw inputs before the model of a finished run sees them; None where it left no word of it."""
     path = Path(folder) / PREPARATION
     return Preparation.from_dict(json.loads(path.read_text())) if path.is_file() else None
-
-
-def write_model(path: Path, net: Network, params: Tensor) -> None:
-    """A model as a file that torch and safetensors read: tensors by their names in the module."""
-    named = {name: value.clone() for name, value in net.layout.unflatten(params.detach().cpu()).items()}
-    write_bytes(path, safetensors.torch.save(named))

@@ -33,13 +33,13 @@ from motley.runtime.folders import (
     new_folder,
     open_run,
     read_summary,
-    write_model,
 )
 from motley.runtime.listeners import Checkpointer, Evaluator, Listener, standard
 from motley.runtime.progress_line import Progress, progress_listeners
 from motley.runtime.recipe import Recipe, load, parse_override
 from motley.runtime.records import Record, read_records
 from motley.runtime.result import Result, module_with, summary_of
+from motley.runtime.saving import write_model
 from motley.runtime.trackers import make_trackers
 from motley.server.tally import Tally
 
@@ -252,7 +252,7 @@ class Run:
         result = Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net, preparation)
         if self.folder is not None:
             write_json(self.folder / PREPARATION, preparation.as_dict())
-            write_model(self.folder / "model.safetensors", self.experiment.net, self.model)
+            write_model(self.folder / "model.safetensors", self.experiment.net, self.module, preparation)
             write_json(self.folder / "summary.json", summary)
         self._tell("finished", result)
         return result

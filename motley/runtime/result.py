@@ -52,6 +52,14 @@ class Result:
         model = self.model
         return model if self.preparation is None else self.preparation.module(model)
 
+    def save(self, path: str | Path) -> Path:
+        """Writes the trained model as safetensors, with what `motley.load_model` needs to make it again."""
+        from motley.runtime.saving import save_as  # it reads runs' directories, which know results
+
+        model = self.model
+        assert self.net is not None
+        return save_as(path, self.net, model, self.preparation)
+
     @property
     def scores(self) -> dict[str, float]:
         """Of the model at the end, the headline first."""
