@@ -16,7 +16,7 @@ import typer
 
 import motley
 from motley.commands import benchmarks as bench
-from motley.commands import describe, exports, listing, tune
+from motley.commands import describe, exports, listing, new_project, tune
 from motley.commands import reporting as report
 from motley.commands import runs as run
 from motley.commands.output import IMPORTED, Interrupted
@@ -83,6 +83,7 @@ def build(called: Container[str]) -> typer.Typer:
     made.command("describe")(describe.describe)
     made.command("report")(report.report)
     made.command("export")(exports.export)
+    made.command("new")(new_project.new)
     made.command("tune")(tune.tune)
     made.add_typer(bench.app, name="bench")
     for name, (module, attribute, summary) in LATER.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from motley.core.errors import StateError
 from motley.report.plots import SECONDS, scale
-from motley.runtime.event_log import NAME, read_events
+from motley.runtime.task_log import NAME, read_events
 
 MOST = 60  # clients in a picture
 FATES = {
@@ -83,17 +83,25 @@ def plot_timeline(folder: Path, path: Path) -> Path:
     return path
 
 
+def _bars(axes: Any, bars: Sequence[Trip], fate: str, row: dict[int, int], now: float, size: float) -> None:
+    """The tasks that ended in one way; those under way reach to the end of the picture."""
+    if bars:
+        colour, label = FATES[fate]
+        widths = [((now if trip.end is None else trip.end) - trip.begin) / size for trip in bars]
+        begins, rows = [trip.begin / size for trip in bars], [row[trip.client] for trip in bars]
+        axes.barh(rows, widths, 0.7, begins, color=colour, edgecolor="white", linewidth=0.6, label=label)
+
+
+def _latest(every: Sequence[Trip], merged: Sequence[float]) -> float:
+    return max([*merged, *(trip.end or trip.begin for trip in every)])
+
+
 def _draw(axes: Any, every: Sequence[Trip], merged: Sequence[float], clients: Sequence[int]) -> None:
-    now = max([*merged, *(trip.end or trip.begin for trip in every)])
+    now = _latest(every, merged)
     size, unit = scale(now, SECONDS)
     row = {client: number for number, client in enumerate(clients)}
-    for fate, (colour, label) in FATES.items():
-        bars = [trip for trip in every if trip.fate == fate and trip.client in row]
-        if bars:
-            rows = [row[trip.client] for trip in bars]
-            widths = [((trip.end if trip.end is not None else now) - trip.begin) / size for trip in bars]
-            begins = [trip.begin / size for trip in bars]
-            axes.barh(rows, widths, 0.7, begins, color=colour, edgecolor="white", linewidth=0.6, label=label)
+    for fate in FATES:
+        _bars(axes, [trip for trip in every if trip.fate == fate and trip.client in row], fate, row, now, size)
     axes.vlines([moment / size for moment in merged], -0.5, len(clients) - 0.5, colors="0.4", linewidth=0.5, zorder=0)
     some = len({trip.client for trip in every})
     told = f"client (the {len(clients)} of {some} with the most tasks)" if some > len(clients) else "client"

@@ -140,9 +140,7 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
         hint = "; its labels begin at 1: subtract it" if problem.classes and int(dataset.y.min()) > 0 else ""
         raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_outputs} {kind}{hint}.")
     check_loss(problem, net, dataset)
-    fleet = told.fleet or make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
-    if data.partition.some_empty:
-        fleet = fleet.with_(presence=(Holders(data.sizes > 0), *fleet.presence))
+    fleet = _fleet(recipe, told, data, key)
     training = Training(
         net,
         method,
@@ -155,6 +153,14 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
     cost = cost_of(net, dataset.inputs(dataset.x[:1]))
     start = _start(recipe, told, net)
     return Experiment(recipe, data, fleet, method, training, cost, key, validation, public, start, told.now, told.lr)
+
+
+def _fleet(recipe: Recipe, told: Given, data: FederatedData, key: Key) -> Fleet:
+    """The fleet, in which clients without samples are never there."""
+    fleet = told.fleet or make_fleet(recipe.fleet, data.n_clients, key.fold("fleet"), data.partition.clusters)
+    if not data.partition.some_empty:
+        return fleet
+    return fleet.with_(presence=(Holders(data.sizes > 0), *fleet.presence))
 
 
 def _start(recipe: Recipe, told: Given, net: Network) -> Tensor | None:
@@ -271,16 +277,20 @@ def _data(recipe: Recipe, told: Given, method: Method) -> tuple[FederatedData, D
         data, validation = divide(recipe.split, whole, partial(share_out, recipe), recipe.fold, _data_key(recipe))
         validation = None if validation is None else as_one_site(validation)
         public = told.public or public
-    if recipe.empty_clients == "refuse":
-        data.partition.refuse_empty()
-    if recipe.client_test:
-        data = hold_out(data, recipe.client_test, _data_key(recipe))
+    data = _own_tests(recipe, data)
     if needy is not None and public is None:
         raise RecipeError(
             f"The part '{needy}' trains on samples that the server holds; say where they come from: "
             "public='held(fraction=0.02)' or public='test(fraction=0.1)'."
         )
     return data, validation, public
+
+
+def _own_tests(recipe: Recipe, data: FederatedData) -> FederatedData:
+    """Refuses clients without samples, where they are not allowed, and holds out what each client is judged on."""
+    if recipe.empty_clients == "refuse":
+        data.partition.refuse_empty()
+    return hold_out(data, recipe.client_test, _data_key(recipe)) if recipe.client_test else data
 
 
 def on_protocol(method: Method, protocol: str) -> Method:

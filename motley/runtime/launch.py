@@ -23,7 +23,6 @@ from motley.protocol.carrier import Carrier
 from motley.runtime import checkpoint, divergence  # noqa: F401 (the second registers diagnostics)
 from motley.runtime.assembly import executor_of, federation, simulated
 from motley.runtime.coordinator import AfterRound
-from motley.runtime.event_log import EventLog
 from motley.runtime.experiment import Experiment, Given, prepare
 from motley.runtime.extension import LONGER, reopened
 from motley.runtime.folders import (
@@ -40,6 +39,7 @@ from motley.runtime.recipe import Recipe, load, parse_override
 from motley.runtime.records import Record, read_records
 from motley.runtime.result import Result, module_with, summary_of
 from motley.runtime.saving import write_model
+from motley.runtime.task_log import EventLog
 from motley.runtime.trackers import make_trackers
 from motley.server.tally import Tally
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,14 +73,10 @@ def train(
         if key in settings:
             raise RecipeError(f"'{key}' is given twice.")
     made = _method(method)
-    lr = settings.get("lr")
-    if callable(lr):
-        settings |= {"lr": float(lr(1)), "lr_schedule": GIVEN_IN_PYTHON}
     lists = None if isinstance(partition, str) else partition
-    who = {"partition": partition, "clients": clients}
-    if lists is not None:
-        who = {"partition": GIVEN_IN_PYTHON, "clients": len(lists)}
-    content: dict[str, Any] = {"name": "train", **who, **settings}
+    who = _told_division(partition, clients)
+    rate = settings["lr"] if callable(settings.get("lr")) else None
+    content: dict[str, Any] = {"name": "train", **who, **settings, **_told_rate(rate)}
     content |= _names(model, method if made is None else made, fleet, problem)
     recipe = load({**content, "data": data if isinstance(data, str) else "given"})
     divided, public = as_federated(data, test, recipe, make_problem(problem), lists)
@@ -91,11 +87,23 @@ def train(
         method=made,
         fleet=_unless_named(fleet),
         problem=_unless_named(problem),
-        lr=lr if callable(lr) else None,
+        lr=rate,
     )
     place = Path(folder) if folder is not None else None
     going_on = resume and place is not None and has_checkpoint(place)
     return launch(recipe, place, [*progress_listeners(progress), *listeners], given, resume=going_on)
+
+
+def _told_division(partition: str | Sequence[Any], clients: int) -> dict[str, Any]:
+    """What the recipe says of who holds what, which may have been given as lists."""
+    if isinstance(partition, str):
+        return {"partition": partition, "clients": clients}
+    return {"partition": GIVEN_IN_PYTHON, "clients": len(partition)}
+
+
+def _told_rate(rate: Callable[[int], float] | None) -> dict[str, Any]:
+    """What the recipe says of a learning rate that was given as a function."""
+    return {} if rate is None else {"lr": float(rate(1)), "lr_schedule": GIVEN_IN_PYTHON}
 
 
 def _names(model: Any, method: Any, fleet: Any, problem: Any) -> dict[str, str]:

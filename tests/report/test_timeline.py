@@ -14,8 +14,8 @@ from motley.core.errors import StateError
 from motley.report.run_data import group, read_run
 from motley.report.targets import frontier_rows, plot_frontier, target_rows, target_table
 from motley.report.timeline import Trip, plot_timeline, shown_clients, trips
-from motley.runtime.event_log import NAME, read_events
 from motley.runtime.records import Record
+from motley.runtime.task_log import NAME, read_events
 from tests.cli.conftest import Motley
 from tests.cli.conftest import motley as motley  # noqa: PLC0414  (a fixture)
 
