@@ -27,18 +27,13 @@ DEBUG = "MOTLEY_DEBUG"
 # Commands whose modules take long to import are loaded when they are called: where they are, and what help says.
 LATER = {
     "reproduce": ("motley.commands.reproductions", "reproduce", "Measure a paper's tables and figures again."),
-    "serve": (
-        "motley.commands.deployment",
-        "serve",
-        "Serve a recipe to real clients.",
-    ),
+    "serve": ("motley.commands.deployment", "serve", "Serve a recipe to real clients."),
     "invite": ("motley.commands.deployment", "invite", "Print an invitation: one line for one agent."),
     "join": ("motley.commands.deployment", "join", "Take part in a federation with this machine's data."),
-    "rehearse": (
-        "motley.commands.deployment",
-        "rehearse",
-        "Rehearse a deployment on this machine.",
-    ),
+    "status": ("motley.commands.operators", "status", "Show who is there in a deployed run, and what they do."),
+    "evict": ("motley.commands.operators", "evict", "Throw an agent out of a deployed run."),
+    "replay": ("motley.commands.operators", "replay", "Make a deployed run's model again from its log."),
+    "rehearse": ("motley.commands.deployment", "rehearse", "Rehearse a deployment on this machine."),
     "agents": ("motley.commands.deployment", "agents", "Several agents of a rehearsal in one process."),
     "privacy": ("motley.commands.privacy", "app", "What could be learned from the things clients send."),
 }

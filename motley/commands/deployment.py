@@ -39,6 +39,7 @@ def serve(
     mtls: Annotated[bool, typer.Option("--mtls", help="Agents must have certificates.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Neither TLS nor credentials; on this machine only.")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Keep every update, so that the log can be replayed.")] = False,
+    metrics: Annotated[int, typer.Option(metavar="PORT", help="GET /metrics on this machine; 0: none.")] = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -63,6 +64,7 @@ def serve(
         lease=lease,
         wait_for=wait_for,
         audit=audit,
+        metrics=metrics,
     )
     place = folder if folder is not None else new_folder(resolved, Path("runs"))
     new_server(resolved, place, settings)

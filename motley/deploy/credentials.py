@@ -68,6 +68,11 @@ def _encoded(data: bytes) -> str:
     return base64.b32encode(data + check.to_bytes(2, "little")).decode().rstrip("=")
 
 
+def user_key(public: str) -> str:
+    """An Ed25519 public key in hexadecimal, as NATS writes that of a user."""
+    return _encoded(bytes([_PREFIX["user"]]) + bytes.fromhex(public))
+
+
 def b64(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 

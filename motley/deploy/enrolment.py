@@ -108,7 +108,7 @@ class Registrar:
         """``happened`` has an event logged; ``welcome`` is what an agent is told once it sits."""
         self.link, self.subjects, self.invitations = link, subjects, invitations
         self.roster, self.happened, self.welcome = roster, happened, welcome
-        self.refusals: list[str] = []
+        self.replaced: Callable[[str], None] = lambda public: None  # told whose seat somebody else has now
         self._waiting: dict[str, tuple[int, Enrol]] = {}  # where to answer -> seat, who
         link.subscribe(subjects.enrol("*"), self._on_enrol)
 
@@ -120,7 +120,6 @@ class Registrar:
             check_version(enrol.v)
             seat = self._seat_for(message.last, enrol)
         except (ValueError, InputError) as error:
-            self.refusals = [*self.refusals[-19:], str(error)]
             self.link.publish(message.reply, encode(Welcome(VERSION, refused=str(error))))
             return
         if enrol.n == 0:  # it wants to see what it would take part in, and tells nothing of itself
@@ -129,6 +128,8 @@ class Registrar:
         self._waiting[message.reply] = seat, enrol
         sitting = self.roster().seats.get(seat)
         told = _seat(enrol, message.last)
+        if sitting is not None and sitting.public_key != told.public_key:
+            self.replaced(sitting.public_key)
         if sitting is None or sitting != told or seat in self.roster().evicted:
             self.happened("seat", seat, told.to_tree())
         else:

@@ -44,6 +44,7 @@ class LoggedRun:
         self.attendance, self.disk, self.wait_for, self.audit = attendance, disk, wait_for, audit
         self.core: Core | None = None
         self.last = 0.0  # the latest moment that was logged
+        self.noted: Callable[[Entry], None] = lambda entry: None  # told of what is in the log
         self._new_core = new_core
         self._spooled: dict[str, int] = {}  # task -> the entry of its arrival
         self._started = False
@@ -67,6 +68,7 @@ class LoggedRun:
             self._replay(after)
         entry = self.log.append(self.last, "epoch", epochs + 1)
         self.log.sync()
+        self.noted(entry)
         if self.core is not None:
             self.core.carrier.apply(entry)
         return epochs + 1
@@ -112,6 +114,8 @@ class LoggedRun:
         entries = [self.log.append(at, *event) for event in events if self._says_something(event)]
         if entries:
             self.log.sync()
+        for entry in entries:
+            self.noted(entry)
         kept = [found for entry in entries if (found := self._apply(entry)) is not None]
         if not self._started:
             return self._effects(kept, self._start())
@@ -158,8 +162,9 @@ class LoggedRun:
         if int(self.attendance.here.sum()) < self.wait_for:
             return False
         core = self._new_core(self.attendance, self._saved)
-        self.log.append(0.0, "start")
+        entry = self.log.append(0.0, "start")
         self.log.sync()
+        self.noted(entry)
         self.core, self._started, self.last = core, True, 0.0
         core.begin()
         return True
@@ -209,6 +214,7 @@ class LoggedRun:
     def finish(self) -> Result:
         assert self.core is not None
         result = self.core.finish()
-        self.log.append(self.last, "end")
+        entry = self.log.append(self.last, "end")
         self.log.sync()
+        self.noted(entry)
         return result

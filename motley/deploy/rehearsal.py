@@ -227,6 +227,8 @@ def check_recipe(e: Experiment) -> None:
             f"The fleet '{e.recipe.fleet}' loses or delays updates, which in a deployment happens by itself; leave "
             "those layers out."
         )
+    if bool((e.data.sizes == 0).any()):
+        raise InputError("Some clients of this partition have no samples; in a deployment every agent has some.")
     if e.recipe.phases:
         raise InputError("A recipe with phases cannot be deployed; deploy a recipe for each of its phases.")
     if e.recipe.diagnostics:

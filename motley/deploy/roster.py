@@ -101,7 +101,8 @@ class ToldData(FederatedData):
     @classmethod
     def of(cls, dataset: Dataset, roster: Roster) -> ToldData:
         offsets = np.concatenate([[0], np.cumsum(roster.sizes)])
-        made = cls(dataset, Partition(np.zeros(0, np.int64), offsets))
+        nowhere = np.broadcast_to(np.zeros(1, np.int64), (int(offsets[-1]),))  # which samples these are nobody tells
+        made = cls(dataset, Partition(nowhere, offsets))
         table = np.zeros((roster.n_seats, dataset.n_classes), np.int32)
         for number, seat in roster.seats.items():
             if len(seat.labels) == dataset.n_classes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from motley.deploy.certificates import (
 )
 from motley.deploy.core import Core
 from motley.deploy.credentials import Account, NatsKey, b64
+from motley.deploy.diary import Diary
 from motley.deploy.disks import FolderDisk
 from motley.deploy.enrolment import Invitation, Invitations, Registrar
 from motley.deploy.field_carrier import Attendance
@@ -36,8 +38,10 @@ from motley.deploy.identities import Identity
 from motley.deploy.logged_run import LoggedRun
 from motley.deploy.messages import VERSION, Enrol, Welcome
 from motley.deploy.nats_link import Login, NatsLink
+from motley.deploy.operating import Operating, Revoker
 from motley.deploy.roster import Roster
 from motley.deploy.serving import Serving, Terms
+from motley.deploy.status_page import StatusPage, serve_metrics
 from motley.deploy.wire import Subjects
 from motley.runtime.experiment import Experiment
 from motley.runtime.folders import begin, open_run
@@ -63,6 +67,7 @@ class Settings:
     wait_for: int = 0  # seats that must be taken before the run starts; 0: all
     largest: int = 1 << 32
     audit: bool = False
+    metrics: int = 0  # a port on this machine; 0: none
     rehearsal: bool = False  # agents play the devices of the recipe's fleet
 
     def __post_init__(self) -> None:
@@ -95,6 +100,13 @@ def is_deployed(folder: Path) -> bool:
     return (folder / "deploy" / "settings.json").is_file()
 
 
+def opened(folder: Path) -> Recipe:
+    """The recipe of a deployed run's folder; StateError where it is none."""
+    if not is_deployed(folder):
+        raise StateError(f"{folder} is not the folder of a deployed run; 'motley serve' makes one.")
+    return open_run(folder)
+
+
 def new_server(recipe: Recipe, folder: Path, settings: Settings) -> None:
     """Writes what the folder of a deployed run holds from the start."""
     if is_deployed(folder):
@@ -119,9 +131,9 @@ def new_federation() -> str:
 
 def invite(folder: Path, seat: int = -1, name: str = "", hours: float = 48.0) -> Invitation:
     """An invitation to a run; the server need not be running."""
+    seats = opened(folder).clients or 0
     disk = deploy_disk(folder)
     settings = Settings.load(disk)
-    seats = open_run(folder).clients or 0
     if not -1 <= seat < seats:
         raise InputError(f"There is no seat {seat}; this federation has the seats 0 to {seats - 1}.")
     made, expires = Invitations(disk).add(seat, name, hours)
@@ -182,14 +194,39 @@ class ServerProcess:
 
     async def _serve(self, link: NatsLink, told: Callable[[ServerProcess], None] | None) -> Result:
         serving = self.serving = self._serving(link)
+        revoker = None
+        if self._account is not None:
+            revoker = Revoker(self._account, self.disk, self._own_url, self._system_login)
+        revoke = revoker or (lambda public: None)
         subjects = Subjects(self.settings.federation)
-        desk = Registrar(
-            link, subjects, Invitations(self.disk), lambda: serving.roster, serving.tidings.happened, self._welcome
-        )
+        invitations = Invitations(self.disk)
+        desk = Registrar(link, subjects, invitations, lambda: serving.roster, serving.tidings.happened, self._welcome)
+        desk.replaced = revoke
         serving.after_step.append(desk.answer)
+        operating = Operating(self.disk, serving, revoke)
+        page = StatusPage(self.disk, serving, self.broker, self._about())
+        page.trouble = lambda: "" if revoker is None else revoker.trouble
         if told is not None:
             told(self)
-        return await serving.run()
+        beside: list[asyncio.Task[None]] = []
+        serving.begun = lambda: beside.extend(map(asyncio.ensure_future, (operating.watch(), page.watch())))
+        pages = await serve_metrics(self.settings.metrics, self.disk) if self.settings.metrics else None
+        try:
+            result = await serving.run()
+            await page.write()
+            return result
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            if pages is not None:
+                pages.close()
+            if revoker is not None:
+                await revoker.close()
+
+    def _about(self) -> dict[str, Any]:
+        recipe = self.e.recipe
+        return {"name": recipe.name, "method": recipe.method, "rounds": recipe.rounds, "pid": os.getpid()}
 
     def _serving(self, link: NatsLink) -> Serving:
         s = self.settings
@@ -210,6 +247,7 @@ class ServerProcess:
             )
 
         book = LoggedRun(new_core, attendance, self.disk, s.wait_for or seats, s.audit)
+        book.noted = Diary(self.disk).note
         terms = Terms(s.beat, s.lease, s.largest)
         return Serving(book, s.federation, link, self.disk, self.identity, terms, self._in_thread)
 
@@ -241,6 +279,10 @@ class ServerProcess:
         made = text + self._account.configuration().replace("./accounts", str(accounts))
         self._account.save(self.disk)
         return made
+
+    def _system_login(self, key: NatsKey, claims: str) -> Login:
+        tls = self.disk.root / "tls"
+        return login_of(key, claims, (tls / "ca.pem").read_text(), "system", client_files(tls))
 
     def _login(self) -> Login:
         if self._account is None:

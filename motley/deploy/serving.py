@@ -155,6 +155,7 @@ class Serving:
         self.result: Result | None = None
         self._zero = 0.0  # the moment of the event loop that is second 0 of the run
         self.after_step: list[Callable[[], None]] = []
+        self.begun: Callable[[], None] = lambda: None  # called once the log has been read
         self._due: float | None = None
         self._done = False
 
@@ -172,6 +173,7 @@ class Serving:
         self.link.hooks.add(self.call)
         Holder(self.link, self.subjects, SERVER, self.disk, self._find, self._may_have, fans=True)
         self.call()
+        self.begun()
         try:
             await self._step()
             while not self._done:
@@ -234,9 +236,17 @@ class Serving:
             if now - self.tidings.seen.get(client, now) > self.terms.lease:
                 self.tidings.counts["gone"] += 1
                 self.tidings.happened("gone", client)
-                for task_id, task in self.open.items():
-                    if task.client == client and task_id not in self.intake.pulling:
-                        self.tidings.happened("lose", task_id, "no word")
+                self._lose_all(client, "no word")
+
+    def evict(self, client: int) -> None:
+        """Has a client thrown out: its tasks are lost, and what it says from then on is not heard."""
+        self.tidings.happened("evict", client)
+        self._lose_all(client, "evicted")
+
+    def _lose_all(self, client: int, why: str) -> None:
+        for task_id, task in self.open.items():
+            if task.client == client and (why == "evicted" or task_id not in self.intake.pulling):
+                self.tidings.happened("lose", task_id, why)
 
     def _here(self) -> list[int]:
         return [int(client) for client in self.book.attendance.here.nonzero()[0]]
