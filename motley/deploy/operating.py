@@ -43,15 +43,15 @@ class Operating:
     def _begin(self, name: str) -> None:
         self._evicting[name] = seat = int(json.loads(self.disk.read(name) or b'{"seat": -1}')["seat"])
         if seat in self.serving.roster.seats:
-            self.revoke(self.serving.roster.seats[seat].public_key)
             self.serving.evict(seat)
         else:
             self._done(name)
 
     def _settle(self) -> None:
-        """An order is gone once its effect is in the log."""
+        """An eviction that is in the log is told to the broker, and its order is gone."""
         for name, seat in list(self._evicting.items()):
             if seat in self.serving.roster.evicted:
+                self.revoke(self.serving.roster.seats[seat].public_key)
                 self._done(name)
 
     def _done(self, name: str) -> None:
