@@ -6,8 +6,9 @@ import asyncio
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import motley
 from motley.client.problems import make_problem
@@ -55,6 +56,10 @@ class Membership:
         return cls(**{**content, "urls": tuple(content["urls"])})
 
 
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
 @dataclass(frozen=True)
 class Manner:
     """How an agent takes part: its data, its rules, what it trains with."""
@@ -68,13 +73,29 @@ class Manner:
     limited: bool = False
     rehearsal: bool = False  # its device is that of the recipe's fleet
 
+    def save(self, disk: FolderDisk) -> None:
+        """Writes it down for later starts; paths as they are from anywhere."""
+        path, colon, name = self.data.partition(":")
+        data = f"{Path(path).resolve()}{colon}{name}" if self.data else ""
+        told = {**asdict(replace(self, data=data)), "policy": self.policy.model_dump(exclude_defaults=True)}
+        disk.write("manner.json", json.dumps(told, indent=1).encode())
+
+    def or_as_before(self, disk: FolderDisk) -> Manner:
+        """This, with what was said at an earlier start where nothing is said now."""
+        found = json.loads(disk.read("manner.json") or b"{}")
+        if found:
+            found["policy"] = Policy(**found["policy"])
+        said = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != _default(one)}
+        return Manner(**{**found, **said})
+
 
 class AgentProcess:
     """One agent in its folder."""
 
     def __init__(self, folder: Path, manner: Manner) -> None:
-        self.folder, self.manner = folder, manner
+        self.folder = folder
         self.disk = FolderDisk(folder)
+        self.manner = manner.or_as_before(self.disk)
         self.identity = Identity.kept(self.disk)
         self.agent: Agent | None = None
 
@@ -109,6 +130,7 @@ class AgentProcess:
         member = self._member(invitation, welcome)
         if welcome.certificate:
             write_secret(self.folder / "tls" / "client.pem", welcome.certificate.encode())
+        self.manner.save(self.disk)
         member.save(self.disk)
         return member, e if welcome.seat == seen.seat else self.experiment(welcome.recipe, welcome.seat)
 

@@ -1,0 +1,109 @@
+"""What an agent brings and allows: its data, its policy, what it said before."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from motley.client.problems import make_problem
+from motley.core.errors import DataError, InputError
+from motley.deploy.agent_data import own_dataset
+from motley.deploy.agent_process import Manner
+from motley.deploy.disks import FolderDisk
+from motley.deploy.policy import Policy
+from motley.deploy.rehearsal import simulated
+from motley.runtime.experiment import prepare
+from tests.deploy.field import Field, tiny
+
+PROBLEM = make_problem("classification")
+
+
+def test_a_function_of_the_users_gives_the_samples(tmp_path: Path) -> None:
+    file = tmp_path / "hospital.py"
+    file.write_text("import numpy as np\ndef load():\n    return np.ones((6, 3), 'float32'), np.arange(6) % 2\n")
+    found = own_dataset(f"{file}:load", PROBLEM)
+    assert len(found) == 6
+    with pytest.raises(InputError, match="has no function 'other'"):
+        own_dataset(f"{file}:other", PROBLEM)
+    file.write_text("1 / 0")
+    with pytest.raises(InputError, match="ZeroDivisionError"):
+        own_dataset(f"{file}:load", PROBLEM)
+
+
+def test_a_folder_of_tables_gives_the_samples(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x1,x2,y\n1,2,0\n3,4,1\n")
+    (tmp_path / "b.csv").write_text("x1,x2,y\n5,6,1\n")
+    found = own_dataset(str(tmp_path), PROBLEM, "y")
+    assert np.asarray(found.x).tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert np.asarray(found.y).tolist() == [0, 1, 1]
+    for target, sentence in (("", "--target"), ("z", "no column 'z'")):
+        with pytest.raises((InputError, DataError), match=sentence):
+            own_dataset(str(tmp_path), PROBLEM, target)
+    (tmp_path / "b.csv").write_text("x1,x2,y\n5,,1\n")
+    with pytest.raises(DataError, match="no number"):
+        own_dataset(str(tmp_path), PROBLEM, "y")
+    with pytest.raises(InputError, match="names no data"):
+        own_dataset("nothing", PROBLEM)
+
+
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        ({"recipes": ["hospital-*"]}, "does not allow the recipe 'digits'"),
+        ({"methods": ["scaffold"]}, "does not allow the method 'fedavg'"),
+        ({"needs": ["clip_gradient"]}, "demands the part 'clip_gradient'"),
+    ],
+)
+def test_a_policy_objects_with_a_sentence(rules: dict[str, list[str]], sentence: str) -> None:
+    e = prepare(tiny())
+    assert sentence in str(Policy(**rules).objection(e.recipe, e.method))  # type: ignore[arg-type]
+    assert Policy().objection(e.recipe, e.method) is None
+    assert Policy(recipes=["dig*"], methods=["fedavg"]).objection(e.recipe, e.method) is None
+
+
+@pytest.mark.parametrize(("hours", "awake"), [((9, 17), False), ((20, 6), True), ((23, 24), True), (None, True)])
+def test_hours_may_pass_midnight(hours: tuple[int, int] | None, awake: bool) -> None:
+    assert Policy(hours=hours).awake(datetime(2026, 1, 1, 23)) is awake
+
+
+def test_a_policy_file_is_read_and_its_errors_are_sentences(tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text('methods = ["fedavg"]\nhours = [20, 6]\n')
+    assert Policy.read(file).hours == (20, 6)
+    file.write_text("epochz = 1\n")
+    with pytest.raises(InputError):
+        Policy.read(file)
+
+
+def test_what_was_said_at_the_first_start_holds_at_later_ones(tmp_path: Path) -> None:
+    disk = FolderDisk(tmp_path)
+    Manner("hospital.py:load", "", Policy(epochs=2.0, hours=(20, 6)), limited=True).save(disk)
+    again = Manner(executor="loop").or_as_before(disk)
+    assert again.data == f"{Path('hospital.py').resolve()}:load"
+    assert (again.policy.epochs, again.policy.hours, again.limited, again.executor) == (2.0, (20, 6), True, "loop")
+    assert Manner(name="a").or_as_before(FolderDisk(tmp_path / "new")) == Manner(name="a")
+
+
+def test_an_agent_that_will_not_take_part_says_so(tmp_path: Path) -> None:
+    field = Field(tiny(clients=2, cohort=2), tmp_path)
+    field.manners[1] = Manner(policy=Policy(methods=["scaffold"]), rehearsal=True)
+    with pytest.raises(InputError, match="does not take part: its policy does not allow the method 'fedavg'"):
+        field.run()
+
+
+def test_agents_train_on_their_own_files(tmp_path: Path) -> None:
+    recipe = tiny(clients=2, cohort=2, rounds=2)
+    field = Field(recipe, tmp_path)
+    x, y = field.e.dataset.x[:40], field.e.dataset.y[:40]
+    np.savez(tmp_path / "own.npz", x=np.asarray(x), y=np.asarray(y))
+    (tmp_path / "own.py").write_text(
+        f"import numpy as np\ndef load():\n    f = np.load({str(tmp_path / 'own.npz')!r})\n    return f['x'], f['y']\n"
+    )
+    for seat in range(2):
+        field.manners[seat] = Manner(data=f"{tmp_path / 'own.py'}:load", rehearsal=True)
+    result = field.run()
+    assert result.summary["model_sha256"] != simulated(field.e)
+    assert [seat.n for seat in field.server.serving.roster.seats.values()] == [40, 40]  # type: ignore[union-attr]
