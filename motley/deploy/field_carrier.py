@@ -275,7 +275,9 @@ class FieldCarrier(FieldPlace):
                 break
             self.apply(entry)
         if not self.loop.done:
-            raise StateError("The log of this run ends before the run does; there is nothing more to replay.")
+            raise StateError(
+                "The log of this run does not lead to its end: it is not complete, or it or an update was changed."
+            )
 
     # ------------------------------------------------------------------ tasks
     def send(self, assignments: Sequence[Assignment]) -> int:
