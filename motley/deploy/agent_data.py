@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,8 @@ def agent_experiment(recipe: Recipe, seat: int, seats: int, own: Dataset | None)
     """The experiment as an agent knows it: what everybody does, and its own samples."""
     if own is None:
         return prepare(recipe)
+    if not len(own.test_y):  # an agent judges no model, so any sample will do
+        own = replace(own, test_x=own.x[:1], test_y=own.y[:1])
     everything = np.arange(len(own))
     parts = [everything if i == seat else everything[:1] for i in range(seats)]  # of the others it knows nothing
     return prepare(recipe, Given(data=FederatedData(own, Partition.of(parts))))
