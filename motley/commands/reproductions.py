@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +19,7 @@ from motley.reproduce.champions import champions_json, champions_markdown
 from motley.reproduce.comparison import Table, build
 from motley.reproduce.overview import write_overview
 from motley.reproduce.pages import HOLDS, markdown, write
+from motley.reproduce.planning import waves
 from motley.reproduce.results import Finished, Results, exported
 
 
@@ -51,8 +54,11 @@ def reproduce(
     wanted = _seeds(seeds)
     if names and not (show or pages):
         plan = Plan(jobs, budget or None, grace, executor or None, device or None, cache)
-        todo = wanted_runs([one for members in groups.values() for one in members], kept, plan, quick, wanted)
-        _run(matching(todo, only or []), kept, plan, export)
+        made = [one for members in groups.values() for one in members]
+        if plan.budget is None or only:
+            _run(matching(wanted_runs(made, kept, plan, quick, wanted), only or []), kept, plan, export)
+        else:
+            _run_within(made, kept, plan, export, quick, wanted)
     tables = {name: [build(one, kept, quick, wanted) for one in members] for name, members in groups.items()}
     if pages or take_in is not None or (names and not show):
         _write(tables, kept, quick)
@@ -97,14 +103,36 @@ def _seeds(text: str) -> list[int] | None:
         raise InputError(f"--seeds {text} is not a list of whole numbers such as 0,1,2.") from None
 
 
-def _run(todo: list[WantedRun], kept: Results, plan: Plan, export: Path | None) -> None:
-    print(f"{len(todo)} runs to make.", file=sys.stderr, flush=True)
+def _run_within(
+    made: list[spec.Reproduction], kept: Results, plan: Plan, export: Path | None, quick: bool, seeds: list[int] | None
+) -> None:
+    """Runs what decides most claims first, until the budget is spent."""
+    assert plan.budget is not None
+    deadline = time.monotonic() + plan.budget
     done: list[Finished] = []
+    for batch, told in waves(made, kept, plan, quick, seeds):
+        print(told, file=sys.stderr, flush=True)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        _carry_out(batch, kept, replace(plan, budget=left), export, done)
+    missing = len(wanted_runs(made, kept, plan, quick, seeds))
+    if missing:
+        print(f"{missing} runs are still missing; the same command goes on.", file=sys.stderr)
+
+
+def _carry_out(todo: list[WantedRun], kept: Results, plan: Plan, export: Path | None, done: list[Finished]) -> None:
+    print(f"{len(todo)} runs to make.", file=sys.stderr, flush=True)
     for finished in run_all(todo, plan, say):
         kept.add(finished)
         done.append(finished)
         if export is not None:
             exported(export, done)
+
+
+def _run(todo: list[WantedRun], kept: Results, plan: Plan, export: Path | None) -> None:
+    done: list[Finished] = []
+    _carry_out(todo, kept, plan, export, done)
     if len(done) < len(todo):
         print(f"{len(todo) - len(done)} runs are still missing; the same command goes on.", file=sys.stderr)
 
@@ -121,6 +149,24 @@ def _list(tables: list[Table], as_json: bool) -> None:
     for row in rows:
         grid.add_row(row["name"], row["title"], row["status"], f"{row['runs'] - row['missing_runs']}/{row['runs']}")
     Console().print(grid)
+    for line in _by_paper(rows):
+        print(line)
+
+
+def _by_paper(rows: list[dict[str, Any]]) -> list[str]:
+    """What became of each paper's claims, and the runs behind them."""
+    lines = ["", "claims by paper:"]
+    for paper in dict.fromkeys(_paper(row) for row in rows):
+        own = [row for row in rows if _paper(row) == paper]
+        hold, fail, still = (sum(row[key] for row in own) for key in ("claims_hold", "claims_fail", "claims_open"))
+        made = sum(row["runs"] - row["missing_runs"] for row in own)
+        lines.append(f"  {paper}: {hold} hold, {fail} do not, {still} cannot be told; {made} runs")
+    return lines
+
+
+def _paper(row: dict[str, Any]) -> str:
+    """The paper's system, with which names begin."""
+    return "ama-fes" if row["name"].startswith("ama-fes") else str(row["name"]).split("-")[0]
 
 
 def _counted(table: Table) -> dict[str, Any]:
@@ -132,6 +178,7 @@ def _counted(table: Table) -> dict[str, Any]:
         "title": made.title,
         "runs": len(made.cells()) * len(made.draws()),
         "missing_runs": table.missing,
+        **table.counts,
     }
 
 

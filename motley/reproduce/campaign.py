@@ -49,6 +49,12 @@ class Plan:
     device: str | None = None
     cache: Path = Path("runs") / "reproduce"
 
+    def placed(self, recipe: Recipe) -> Recipe:
+        """A recipe on the executor and the device that were asked for."""
+        wanted = (("executor", self.executor), ("device", self.device))
+        changes = {key: value for key, value in wanted if value is not None}
+        return load(recipe, changes) if changes else recipe
+
 
 class Paused(Exception):  # noqa: N818
     """A run stopped at the end of the budget; it goes on from its checkpoint next time."""
@@ -63,7 +69,7 @@ def wanted_runs(
     for reproduction in made:
         for cell in reproduction.cells(quick):
             for position, draw in enumerate(reproduction.draws(quick, seeds)):
-                recipe = _placed(reproduction.recipe_of(cell, draw, quick), plan)
+                recipe = plan.placed(reproduction.recipe_of(cell, draw, quick))
                 if results.find(recipe) is not None:
                     continue
                 _wish(found, ordered, position, reproduction, cell, recipe, plan, quick)
@@ -98,11 +104,6 @@ def _wish(
         return
     found[key] = WantedRun(made.name, str(cell), quick, recipe, plan.cache / key)
     ordered.append((position, found[key]))
-
-
-def _placed(recipe: Recipe, plan: Plan) -> Recipe:
-    changes = {key: value for key, value in (("executor", plan.executor), ("device", plan.device)) if value is not None}
-    return load(recipe, changes) if changes else recipe
 
 
 def carry_out(wanted_run: WantedRun) -> Finished:

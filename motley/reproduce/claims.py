@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from motley.reproduce.reproduction import Cell, Claim, Reproduction
 from motley.reproduce.results import Finished
 
 LEVEL = 0.05
+MOST = 200  # seeds that are thought of
 Runs = dict[Cell, list[Finished]]
 
 
@@ -25,9 +26,8 @@ class Verdict:
     holds: bool | None
     why: str
     seeds: int = 0  # the fewest runs behind one of its comparisons
-    p: float | None = (
-        None  # of the claim or its opposite, whichever is likelier; corrected for the table's other claims
-    )
+    p: float | None = None  # of the claim or its opposite; corrected for the table's other claims
+    needed: int | None = None  # seeds that are expected to decide it, where it is open and enough is known
 
 
 class Compared(NamedTuple):
@@ -39,6 +39,11 @@ class Compared(NamedTuple):
     pairs: int = 0
     above: float = 1.0  # one-sided p-value of "greater by more than the threshold"
     below: float = 1.0  # and of the opposite
+    lead: float = 0.0  # the mean beyond the threshold
+    spread: float = 0.0  # standard deviation of the differences
+
+
+Found = list[tuple[Cell, Cell, Compared]]
 
 
 def by_draw(metric: str, runs: Sequence[Finished]) -> dict[tuple[int, int], float]:
@@ -108,7 +113,8 @@ def told_of(found: Sequence[float], threshold: float, unit: str = "") -> Compare
         return Compared(None, mean, f"difference {mean:+.2f}{unit} in one run of each", 1)
     told = f"difference {mean:+.2f}{unit}, 95 % interval {low:+.2f} to {high:+.2f}"
     holds = True if low > threshold else False if high < threshold else None
-    return Compared(holds, mean, told, len(found), *one_sided(found, threshold))
+    above, below = one_sided(found, threshold)
+    return Compared(holds, mean, told, len(found), above, below, mean - threshold, statistics.stdev(found))
 
 
 def chains(made: Reproduction, claim: Claim) -> list[list[Cell]]:
@@ -138,11 +144,32 @@ def judge_all(made: Reproduction, runs: Runs) -> list[Verdict]:
     chances = [_chances(claim, [one for _, _, one in own]) for claim, own in zip(stated, found, strict=True)]
     corrected = holm([min(1.0, 2.0 * min(both)) for both in chances])
     return [
-        _verdict(claim, own, both, p) for claim, own, both, p in zip(stated, found, chances, corrected, strict=True)
+        replace(_verdict(claim, own, both, p), needed=_needed(claim, own, LEVEL / len(stated)) if p >= LEVEL else None)
+        for claim, own, both, p in zip(stated, found, chances, corrected, strict=True)
     ]
 
 
-Found = list[tuple[Cell, Cell, Compared]]
+def seeds_needed(lead: float, spread: float, level: float) -> int | None:
+    """How many seeds decide a comparison if mean and standard deviation stay as they are; None: more than `MOST`."""
+    from scipy.stats import t
+
+    if lead == 0.0:
+        return None
+    return next((n for n in range(2, MOST + 1) if abs(lead) > t.isf(level / 2, n - 1) * spread / math.sqrt(n)), None)
+
+
+def _needed(claim: Claim, found: Found, level: float) -> int | None:
+    """Seeds that are expected to decide a claim: all of its comparisons one way, or one of them the other."""
+    known = [one for _, _, one in found if one.pairs > 1]
+    if len(known) < len(found):
+        return None
+    wins = [seeds_needed(one.lead, one.spread, level) for one in known if one.lead > 0]
+    losses = [seeds_needed(one.lead, one.spread, level / len(known)) for one in known if one.lead <= 0]
+    every, some = (losses, wins) if claim.somewhere else (wins, losses)
+    if some:
+        return min((n for n in some if n is not None), default=None)
+    certain = [n for n in every if n is not None]
+    return max(certain) if len(certain) == len(every) else None
 
 
 def _compared(made: Reproduction, claim: Claim, runs: Runs) -> Found:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from motley.core.files import write_json, write_text
+from motley.reproduce.claims import Verdict
 from motley.reproduce.comparison import Row, Table
 from motley.reproduce.results import RUNS
 from motley.reproduce.table_picture import picture
@@ -57,8 +58,23 @@ def _measured(table: Table, metric: str) -> list[str]:
 def _claims(table: Table) -> list[str]:
     if not table.claims:
         return []
-    rows = [f"| {claim.text} | {HOLDS[claim.holds]} | {claim.why} |" for claim in table.claims]
-    return ["## Claims", "", "| claim | holds here | why |", "| --- | --- | --- |", *rows, ""]
+    heads = ["## Claims", "", _judged(table), "", "| claim | holds here | seeds | why |", "| --- | --- | ---: | --- |"]
+    rows = [f"| {claim.text} | {_verdict(claim)} | {claim.seeds} | {claim.why} |" for claim in table.claims]
+    return [*heads, *rows, ""]
+
+
+def _judged(table: Table) -> str:
+    found = table.counts
+    return (
+        f"{found['claims_hold']} hold here, {found['claims_fail']} do not, {found['claims_open']} cannot be told. Runs "
+        "of one seed share their data and their fleet: claims are judged by differences seed by seed (t-test), with "
+        "Holm's correction for the claims of this table."
+    )
+
+
+def _verdict(claim: Verdict) -> str:
+    """The verdict, and how many seeds would be expected to give one."""
+    return HOLDS[claim.holds] + (f" (about {claim.needed} seeds would)" if claim.needed else "")
 
 
 def _beside_baseline(table: Table) -> list[str]:
@@ -125,7 +141,7 @@ def _made_with(table: Table) -> list[str]:
         f"`motley reproduce {table.reproduction.name}{flag}`: {len(runs)} runs, {hours:.1f} hours of them in all, on "
         f"{devices}; executor {executors}; torch {versions}. Every run is in `{RUNS}` "
         "here, or in that of the reproduction that made it first. Intervals are 95 % t-intervals of the mean over "
-        f"{over}, cut to where values can lie; claims are judged by the interval of the differences, one by one.",
+        f"{over}, cut to where values can lie; claims are judged by the differences, one by one.",
         "",
     ]
 
