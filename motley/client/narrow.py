@@ -78,12 +78,16 @@ def narrow_networks(
 
 
 @part("trainable", neutral={"widths": [1.0]}, example={"widths": [0.5, 0.25]})
-def ordered_dropout(widths: Widths = (0.2, 0.4, 0.6, 0.8, 1.0), power: NotNegative = 0.5) -> Part:
-    """Every epoch trains a random width up to the device's own (FjORD, Horvath et al. 2021).
+def ordered_dropout(
+    widths: Widths = (0.2, 0.4, 0.6, 0.8, 1.0), power: NotNegative = 0.5, per: str = "minibatch"
+) -> Part:
+    """Every minibatch trains a random width up to the device's own (FjORD, Horvath et al. 2021).
 
-    The device's largest width as in `narrow_networks`; for each local epoch one of the widths up to it is drawn, all
-    equally likely. FjORD draws for every minibatch and can distil from the widest network; neither is done here.
+    The device's largest width as in `narrow_networks`; for each minibatch, or with ``per="epoch"`` each local epoch,
+    one of the widths up to it is drawn, all equally likely. FjORD can distil from the widest network; this does not.
     """
+    if per not in ("minibatch", "epoch"):
+        raise InputError(f"ordered_dropout draws a width per 'minibatch' or 'epoch', not per '{per}'.")
     narrow = _narrow(widths, power)
     if narrow.width is None:
         return narrow
@@ -93,7 +97,8 @@ def ordered_dropout(widths: Widths = (0.2, 0.4, 0.6, 0.8, 1.0), power: NotNegati
         assert narrow.width is not None
         levels = torch.tensor(table, device=params.device)
         allowed = (levels <= narrow.width(c.net, c.facts)).sum()
-        drawn = uniform(fold_in(fold_in(c.key, 7919), c.epoch.to(torch.int64)), (1,))[0]
+        counted = c.step if per == "minibatch" else c.epoch.to(torch.int64)
+        drawn = uniform(fold_in(fold_in(c.key, 7919), counted), (1,))[0]
         place = (drawn * allowed).to(torch.int64).clamp_max(allowed - 1)
         chosen = torch.where(torch.arange(len(table), device=params.device) == place, levels, torch.zeros_like(levels))
         return params * (first_width(c.net, params.device) < chosen.sum()).to(params.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from motley.client.freeze import freeze_prefix
 from motley.client.narrow import narrow_networks, ordered_dropout
+from motley.client.objective import proximal
 from motley.client.trainable import classifier_only_when_limited
 from motley.core.part import Method, Part, compose
 from motley.core.ranges import (
@@ -58,14 +59,20 @@ def fedasync(
     on: str = "models",
     concurrency: CountOrZero = 0,
     maximum_staleness: NotNegative = INFINITE,
+    mu: NotNegativeSchedule = 0.0,
 ) -> Method:
     """Every arrival is mixed into the global model at once, less the staler it is (Xie et al. 2019).
 
-    ``concurrency`` 0: as many clients at work as the recipe's cohort.
+    ``concurrency`` 0: as many clients at work as the recipe's cohort. ``mu``: the proximal term of its option II.
     """
     mixing = mix_by_staleness(alpha=alpha, kind=staleness, a=a, b=b, on=on)
+    near = (proximal(mu=mu),) if mu else ()
     return compose(
-        mixing, protocol="asynchronous", options=_asynchronous(1, concurrency, maximum_staleness), name="fedasync"
+        mixing,
+        *near,
+        protocol="asynchronous",
+        options=_asynchronous(1, concurrency, maximum_staleness),
+        name="fedasync",
     )
 
 
@@ -98,9 +105,10 @@ def safa(lag: Count = 5) -> Method:
 
 
 @METHODS.add()
-def fedat(tiers: Count = 5) -> Method:
-    """Synchronous within tiers of like speed, asynchronous between them (Chai et al. 2021)."""
-    return compose(tier_models(tiers=tiers), protocol="tiered", options={"tiers": tiers}, name="fedat")
+def fedat(tiers: Count = 5, mu: NotNegativeSchedule = 0.4) -> Method:
+    """Synchronous within tiers of like speed, asynchronous between them, with a proximal term (Chai et al. 2021)."""
+    near = (proximal(mu=mu),) if mu else ()
+    return compose(tier_models(tiers=tiers), *near, protocol="tiered", options={"tiers": tiers}, name="fedat")
 
 
 @METHODS.add()
@@ -163,16 +171,18 @@ def fjord(
     power: NotNegative = 0.5,
     selection: bool = False,
     restart: CountOrZero = 60,
+    per: str = "minibatch",
 ) -> Method:
     """Ordered dropout (Horvath et al. 2021); ``selection`` adds FreezeFL's, by width (Table IV)."""
     chosen = (reputation(restart=restart),) if selection else ()
-    return compose(ordered_dropout(widths=widths, power=power), *chosen, name="fjord")
+    return compose(ordered_dropout(widths=widths, power=power, per=per), *chosen, name="fjord")
 
 
 @METHODS.add()
-def tifl(tiers: Count = 5, interval: Count = 20, credits: CountOrZero = 0) -> Method:
+def tifl(tiers: Count = 5, interval: Count = 20, credits: CountOrZero = 0, always: bool = False) -> Method:
     """FedAvg with one tier of like speed per round (Chai et al. 2020)."""
-    return compose(select_speed.tiers_of_speed(tiers=tiers, interval=interval, credits=credits), name="tifl")
+    chosen = select_speed.tiers_of_speed(tiers=tiers, interval=interval, credits=credits, always=always)
+    return compose(chosen, name="tifl")
 
 
 @METHODS.add()

@@ -35,7 +35,7 @@ class Against:
 
     row: str
     column: str | None
-    relative: float  # difference of the means in percent of the baseline's; over columns the mean of these
+    relative: float  # difference of the means in percent of the baseline's; over columns of the mean scores
     p: float  # two-sided, of Wilcoxon's signed-rank test over seeds and folds
     pairs: int
 
@@ -108,6 +108,8 @@ def against(made: Reproduction, runs: dict[Cell, list[Finished]]) -> list[Agains
     for row in dict.fromkeys(cell.row for cell in runs if cell.row != made.baseline):
         whole: list[Against] = []
         scaled: list[float] = []
+        own_means: list[float] = []
+        base_means: list[float] = []
         for column in dict.fromkeys(cell.column for cell in runs if cell.row == row):
             base = by_draw(metric, runs.get(Cell(made.baseline, column), []))
             own = by_draw(metric, runs[Cell(row, column)])
@@ -118,9 +120,11 @@ def against(made: Reproduction, runs: dict[Cell, list[Finished]]) -> list[Agains
             if made.paper_value(Cell(made.baseline, column), metric) is not None:
                 whole.append(found[-1])
                 mean = one.mean - one.difference  # the baseline's
+                own_means.append(one.mean)
+                base_means.append(mean)
                 scaled += [(own[draw] - base[draw]) / mean for draw in base.keys() & own.keys()]
         if whole:
-            average = statistics.fmean(one.relative for one in whole)
+            average = 100.0 * (sum(own_means) - sum(base_means)) / sum(base_means)
             p = signed_rank(scaled, [0.0] * len(scaled))
             found.append(Against(row, None, round(average, 4), p, len(scaled)))
     return found

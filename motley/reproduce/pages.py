@@ -96,7 +96,8 @@ def _beside_baseline(table: Table) -> list[str]:
         "",
         f"By {made.metrics[0]}: the difference of the means in percent of {made.baseline}'s, and in brackets the "
         "two-sided p-value of Wilcoxon's signed-rank test over the runs both have (five pairs cannot have one below "
-        "0.06). The mean is taken over the columns for which the paper has numbers, its p-value over all their pairs.",
+        "0.06). The mean compares mean scores over the columns for which the paper has numbers, its p-value is of all "
+        "their pairs.",
         "",
         f"| | {' | '.join(heads)} |",
         f"| --- |{' ---: |' * len(heads)}",

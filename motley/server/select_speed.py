@@ -53,12 +53,13 @@ def fastest_in_time(seconds: Positive | None = None, candidates: PositiveShare =
 
 
 @part("select")
-def tiers_of_speed(tiers: Count = 5, interval: Count = 20, credits: CountOrZero = 0) -> Part:
+def tiers_of_speed(tiers: Count = 5, interval: Count = 20, credits: CountOrZero = 0, always: bool = False) -> Part:
     """A round's clients all come from one tier of like speed (TiFL, Chai et al. 2020, Algorithm 2).
 
     Tiers are equally many clients each, by profiled time. At first every tier is as likely; every ``interval`` rounds
     the probabilities are set anew in proportion to the tiers' ranks by mean training loss, the largest first (TiFL
-    takes the accuracy on held-out data of each tier, which the server does not see here). ``credits``: how often a tier
+    takes the accuracy on held-out data of each tier, which the server does not see here): if the tier of that round
+    has not become better since the last time, or ``always``. ``credits``: how often a tier
     may be chosen (0: without limit).
     """
 
@@ -66,7 +67,13 @@ def tiers_of_speed(tiers: Count = 5, interval: Count = 20, credits: CountOrZero 
         seconds = setting.seconds if setting.seconds is not None else torch.zeros(setting.n_clients)
         tier = tier_of(seconds.tolist(), tiers)
         left = torch.full((tiers,), float(credits or float("inf")))
-        return {"tier": tier, "share": torch.full((tiers,), 1.0 / tiers), "left": left, "loss": torch.zeros(tiers)}
+        return {
+            "tier": tier,
+            "share": torch.full((tiers,), 1.0 / tiers),
+            "left": left,
+            "loss": torch.zeros(tiers),
+            "before": torch.full((tiers,), float("inf")),
+        }
 
     def select(s: Tree, rnd: Round, pool: Pool) -> Tensor:
         tier = s["tier"].cpu()[pool.ids].numpy()
@@ -89,8 +96,11 @@ def tiers_of_speed(tiers: Count = 5, interval: Count = 20, credits: CountOrZero 
         used = torch.bincount(s["tier"].cpu()[outcomes.ids], minlength=tiers) > 0
         left, share = s["left"] - used.to(s["left"]), s["share"]
         if rnd.number % interval == 0:
-            rank = torch.argsort(torch.argsort(s["loss"], stable=True), stable=True) + 1.0
-            share = rank / rank.sum()
+            worse = bool((s["loss"] >= s["before"])[used.to(s["loss"].device)].any())
+            if always or worse:
+                rank = torch.argsort(torch.argsort(s["loss"], stable=True), stable=True) + 1.0
+                share = rank / rank.sum()
+            return {**s, "left": left, "share": share, "before": s["loss"].clone()}
         return {**s, "left": left, "share": share}
 
     return Part(init=init, select=select, observe=observe, conclude=conclude)
@@ -107,6 +117,7 @@ def oort(
     percentile: Share = 0.3,
     pace: NotNegative = 0.05,
     window: Count = 20,
+    explore_by_speed: bool = True,
 ) -> Part:
     """Explores new clients, exploits those with a large loss that are fast enough (Oort, Lai et al. 2021, Algorithm 1).
 
@@ -114,7 +125,8 @@ def oort(
     ``(T / t_k)^alpha`` where the client took longer than T; T is a percentile of the observed times that grows by
     ``pace`` whenever the utility of a window of rounds falls below that of the window before. Exploited clients are
     drawn in proportion to U among those above ``cutoff`` times the last one that would get a place; a share of the
-    cohort, falling from ``exploration`` to ``least``, goes to clients never tried. Oort takes the root mean square of
+    cohort, falling from ``exploration`` to ``least``, goes to clients never tried, drawn in proportion to their speed
+    where the server has profiled them (``explore_by_speed``; otherwise all alike). Oort takes the root mean square of
     the samples' losses; a client here sends their mean.
     """
 
@@ -129,7 +141,8 @@ def oort(
         new, known = pool.ids[torch.from_numpy(~tried)], pool.ids[torch.from_numpy(tried)]
         share = max(least, exploration * decay ** (rnd.number - 1))
         explored = min(len(new), max(round(share * rnd.cohort), rnd.cohort - len(known)))
-        first = draw(rnd._replace(cohort=explored), new, np.zeros(len(new)), "explore")
+        speed = _speeds(pool, new) if explore_by_speed else np.zeros(len(new))
+        first = draw(rnd._replace(cohort=explored), new, speed, "explore")
         places = min(rnd.cohort - explored, len(known))
         if not places:
             return first
@@ -157,6 +170,15 @@ def oort(
         return {**s, "pacer": torch.tensor([slower, 0.0, now])}
 
     return Part(init=init, select=select, observe=observe, conclude=conclude)
+
+
+def _speeds(pool: Pool, ids: Tensor) -> NDArray[np.float64]:
+    """Tasks per second of some clients; all 0 where that is not known, or where a task takes no time."""
+    if pool.seconds is None:
+        return np.zeros(len(ids))
+    seconds = pool.seconds.cpu()[ids].numpy().astype(np.float64)
+    known = len(seconds) > 0 and seconds.min() > 0
+    return np.asarray(1.0 / seconds if known else np.zeros(len(ids)))
 
 
 def oort_scores(s: Tree, t: int, ids: Tensor, alpha: float, clip: float) -> NDArray[np.float64]:

@@ -160,6 +160,20 @@ def test_ordered_dropout_draws_widths_up_to_the_devices_own() -> None:
     assert {width <= 2 for width in seen} == {True, False}
 
 
+@pytest.mark.parametrize(("per", "several"), [("minibatch", True), ("epoch", False)])
+def test_widths_are_drawn_anew_for_every_minibatch_or_epoch(per: str, several: bool) -> None:
+    net = Network(MLP(5, (10,), 3))
+    method = compose(ordered_dropout(widths=[0.2, 0.6, 1.0], power=1.0, per=per))
+    training = Training(net, method, SGD(), 4)
+    c = new_client(training, net.initial(), facts(epochs=1.0, steps=9.0, n=4.0, capability=1.0), Key.root(0).tensor())
+    ((name, view),) = method.hooks("view")
+    ones = torch.ones(net.size)
+    seen = [int(view(c.with_(step=torch.tensor(i)), c.mine(name), ones).sum()) for i in range(20)]
+    assert (len(set(seen)) > 1) is several
+    with pytest.raises(InputError, match="per 'minibatch' or 'epoch'"):
+        ordered_dropout(per="step")
+
+
 @pytest.mark.parametrize("part", [mix_by_staleness(), mix_stale_models(alpha=0.3)])
 def test_a_stale_narrow_model_leaves_what_it_has_not(part: Part) -> None:
     """The client has half of the hidden units and started from 0 while the global model went to 10."""

@@ -157,3 +157,25 @@ def test_missing_files_give_the_source(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("eicu", "shakespeare", "sent140"):
         with pytest.raises(DataError, match=f"'{name}' needs the file"):
             load(name)
+
+
+def test_covertype_of_two_classes_as_radfed_takes_it() -> None:
+    if find("covertype.npz") is None:
+        pytest.skip("needs the file")
+    data = load("covertype(binary=true)")
+    y = torch.cat([data.y, data.test_y])
+    assert torch.bincount(y).tolist() == [211_560, 280_440]
+    assert data.input_shape == (49,)
+    x = data.inputs(data.x)
+    assert x[:, :10].mean(0).abs().max() < 0.01
+    assert set(x[:, 10:].unique().tolist()) == {0.0, 1.0}
+
+
+def test_some_roles_of_shakespeare_at_random() -> None:
+    if find("shakespeare_roles.jsonl.gz") is None:
+        pytest.skip("needs the file")
+    some, other = (load(f"shakespeare(stride=200, min_size=1, roles=20, seed={seed})") for seed in (0, 1))
+    assert len(some.groups["role"].unique()) == 20
+    assert len(some) != len(other)
+    with pytest.raises(DataError, match="not roles=100000"):
+        load("shakespeare(stride=200, roles=100000)")

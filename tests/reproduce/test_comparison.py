@@ -101,7 +101,7 @@ def test_rows_beside_a_baseline(tmp_path: Path) -> None:
     assert found["B", "x"].relative == pytest.approx(0.0, abs=1e-9)
     assert found["B", "x"].p == 1.0
     assert found["B", "y"].relative == pytest.approx(20.0)
-    assert found["B", None].relative == pytest.approx(10.0), "z is not in the paper"
+    assert found["B", None].relative == pytest.approx(100 * (1.1 - 1.0) / 1.0), "z is not in the paper"
     assert found["B", None].pairs == 4
     page = markdown(Table(made, False, runs, [], [], 0, list(found.values())))
     assert "| | x | y | z | mean |" in page

@@ -16,7 +16,7 @@ from motley.reproduce.claims import seeds_needed
 from motley.reproduce.comparison import build
 from motley.reproduce.planning import open_claims, waves
 from motley.reproduce.results import Results
-from tests.reproduce.test_reproduce import finished
+from tests.reproduce.finished_runs import finished
 
 FILE = """
 title = "T"

@@ -132,7 +132,7 @@ def test_fedcs_takes_who_finishes_in_time_fastest_first() -> None:
 
 
 def test_tifl_stays_in_one_tier_and_prefers_tiers_with_a_large_loss() -> None:
-    part = tiers_of_speed(tiers=3, interval=5, credits=2)
+    part = tiers_of_speed(tiers=3, interval=5, credits=2, always=True)
     s = filled(part.init)(SETTING)
     assert s["tier"].tolist() == [0, 0, 1, 1, 2, 2]
     for t in range(1, 20):
@@ -145,6 +145,30 @@ def test_tifl_stays_in_one_tier_and_prefers_tiers_with_a_large_loss() -> None:
     assert s["left"].tolist() == [1.0, 2.0, 2.0]
     s = filled(part.conclude)(s, at(6), ended([0, 1]))
     assert all(filled(part.select)(s, at(t), pool()).tolist()[0] >= 2 for t in range(1, 20))
+
+
+def test_tifl_weighs_anew_only_where_a_tier_has_not_become_better() -> None:
+    """Tier 0 goes from loss 3 to 2: all stays; then back to 2.5: ranks by loss."""
+    part = tiers_of_speed(tiers=3, interval=5)
+    s = filled(part.init)(SETTING)
+    for t, loss, share in ((5, 3.0, [1 / 3] * 3), (10, 2.0, [1 / 3] * 3), (15, 2.5, [3 / 6, 1 / 6, 2 / 6])):
+        s = filled(part.observe)(s, at(t), arrived([0, 2, 4], [loss, 1.0, 1.5]))
+        s = filled(part.conclude)(s, at(t), ended([0, 1]))
+        assert s["share"].tolist() == pytest.approx(share)
+
+
+def test_oort_explores_by_speed() -> None:
+    """Clients 0 to 2 take a hundredth of the others' time: of 300 rounds almost all begin with one of them."""
+    seconds = torch.tensor([0.01, 0.01, 0.01, 1.0, 1.0, 1.0])
+    part, alike = oort(exploration=1.0), oort(exploration=1.0, explore_by_speed=False)
+    quick = [0, 0]
+    for i, one in enumerate((part, alike)):
+        s = filled(one.init)(SETTING)
+        for t in range(1, 301):
+            chosen = filled(one.select)(s, at(t), pool()._replace(seconds=seconds)).tolist()
+            quick[i] += chosen[0] < 3
+    assert quick[0] > 280
+    assert 100 < quick[1] < 200
 
 
 def test_oort_explores_then_exploits() -> None:

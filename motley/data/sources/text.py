@@ -32,12 +32,15 @@ def encode(text: str) -> Bytes:
     return table[np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), 128)]
 
 
-def shakespeare(length: int = 80, stride: int = 1, min_size: int = 64) -> Dataset:
+def shakespeare(
+    length: int = 80, stride: int = 1, min_size: int = 64, roles: int | None = None, seed: int = 0
+) -> Dataset:
     """Shakespeare's plays: the next character after `length` ones, 80 classes; group 'role' (play and role).
 
     As in LEAF, the speeches of a role are joined and every window of `length` characters (every `stride`-th) is a
     sample; the last fifth of a role's windows is its test part, without overlap with the training windows. Roles with
-    fewer than `min_size` training windows are left out.
+    fewer than `min_size` training windows are left out. `roles`: as many of these at random (by `seed`), as RADFed
+    takes 143, in place of all.
     """
     if length < 1 or stride < 1:
         raise DataError(f"shakespeare needs length >= 1 and stride >= 1, not {length} and {stride}.")
@@ -48,6 +51,11 @@ def shakespeare(length: int = 80, stride: int = 1, min_size: int = 64) -> Datase
             parts.append((train, test))
     if not parts:
         raise DataError(f"No role of Shakespeare's has {min_size} training windows; lower min_size.")
+    if roles is not None:
+        if not 1 <= roles <= len(parts):
+            raise DataError(f"shakespeare has {len(parts)} roles with {min_size} training windows, not roles={roles}.")
+        drawn = Key.root(seed).fold("shakespeare", "roles").generator().choice(len(parts), roles, replace=False)
+        parts = [parts[i] for i in np.sort(drawn)]
     role = [np.repeat(np.arange(len(parts)), [len(part[i]) for part in parts]) for i in (0, 1)]
     x, xt = (torch.from_numpy(np.concatenate([part[i] for part in parts])) for i in (0, 1))
     return Dataset(
