@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -18,9 +20,14 @@ def make(spec: str, shape: tuple[int, ...], classes: int, vocabulary: int, key: 
     if len(calls) != 1:
         raise InputError(f"A run trains one model, but '{spec}' names {len(calls)}; keep one of them.")
     name, arguments = calls[0]
+    return drawn(lambda: MODELS.make(name, tuple(shape), classes, vocabulary, **arguments), key)
+
+
+def drawn(maker: Callable[[], nn.Module], key: Key) -> nn.Module:
+    """The module that a function makes, its weights drawn from the key alone."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(key.value & (2**63 - 1))
-        return MODELS.make(name, tuple(shape), classes, vocabulary, **arguments)
+        return maker()
 
 
 def build(spec: str, shape: tuple[int, ...], classes: int, vocabulary: int, key: Key) -> Network:

@@ -272,6 +272,11 @@ def _data(recipe: Recipe, told: Given, method: Method) -> tuple[FederatedData, D
         public, validation, data = told.public, None, scaled_apart(recipe.scale, told.data)
         if recipe.public is not None and public is None:
             raise RecipeError("Data that are divided among clients leave no samples to the server; leave out 'public'.")
+    elif "given" in (recipe.data, recipe.partition):
+        raise DataError(
+            "The data of this recipe were given in Python, so its file does not hold them; give them again: "
+            "motley.resume(folder, data=...) for its run, or motley.train(model, data, ...) for another."
+        )
     else:
         whole, public = server_samples(recipe, load_dataset(recipe.data))
         data, validation = divide(recipe.split, whole, partial(share_out, recipe), recipe.fold, _data_key(recipe))

@@ -12,6 +12,7 @@ from motley.core.files import held, write_text
 from motley.core.learning_rates import needs_the_end
 from motley.runtime import checkpoint
 from motley.runtime.folders import has_checkpoint, open_run
+from motley.runtime.origin import renew_origin
 from motley.runtime.recipe import WITHOUT_EFFECT, Recipe, load, parse_override
 from motley.runtime.records import Record, read_records
 from motley.runtime.stopping import parse_stop, reason_to_stop
@@ -50,6 +51,7 @@ def _extend(folder: Path, before: Recipe, longer: Recipe) -> None:
     _forget_the_end(before, longer, records)
     write_text(folder / "rounds.jsonl", "".join(record.to_line() + "\n" for record in records))
     write_text(folder / "recipe.toml", longer.to_toml())
+    renew_origin(folder, longer)
     (folder / "summary.json").unlink(missing_ok=True)  # it is no longer finished
 
 

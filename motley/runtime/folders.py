@@ -11,6 +11,8 @@ from motley.core.errors import StateError
 from motley.core.files import write_json, write_text
 from motley.core.plugins import home_of
 from motley.data.preparation import Preparation
+from motley.runtime.experiment import Given
+from motley.runtime.origin import write_origin
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import environment
 
@@ -32,14 +34,15 @@ def new_folder(recipe: Recipe, parent: Path) -> Path:
     raise StateError(f"There are too many runs named {base} in {parent}; delete some.")
 
 
-def begin(recipe: Recipe, folder: Path) -> None:
-    """Writes what a run's directory holds from the start: the resolved recipe and facts about the machine."""
+def begin(recipe: Recipe, folder: Path, given: Given | None = None) -> None:
+    """Writes what a run's directory holds from the start: the recipe, what was given, facts about the machine."""
     if (folder / "rounds.jsonl").exists() or has_checkpoint(folder):
         raise StateError(
             f"{folder} holds a run already; continue it with 'motley resume', or choose another directory."
         )
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "recipe.toml", recipe.to_toml())
+    write_origin(folder, recipe, given)
     homes = {name: home_of(name) for name in recipe.imports}
     write_json(folder / "environment.json", {**environment(), **({"imports": homes} if homes else {})})
 

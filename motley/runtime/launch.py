@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import motley
-from motley.core.errors import MemoryFullError, MotleyError, StateError
+from motley.core.errors import MemoryFullError, MotleyError, StateError, UnknownNameError
 from motley.core.files import held, write_json, write_text
 from motley.core.types import Round, Tree
 from motley.engine import Executor
@@ -34,6 +34,7 @@ from motley.runtime.folders import (
     read_summary,
 )
 from motley.runtime.listeners import Checkpointer, Evaluator, Listener, standard
+from motley.runtime.origin import check_origin
 from motley.runtime.progress_line import Progress, progress_listeners
 from motley.runtime.recipe import Recipe, load, parse_override
 from motley.runtime.records import Record, read_records
@@ -303,18 +304,33 @@ def launch_one(
     recipe: Recipe, folder: Path | None, listeners: Listening, given: Given | None, *, resume: bool
 ) -> Result:
     """Carries out one run: from the start, or from the checkpoint in its directory."""
-    if resume and folder is not None and recipe.executor == "auto":
-        recipe = load(recipe, {"executor": checkpoint.read(folder / "checkpoint")["executor"]})
-    run = Run(prepare(recipe, given), folder, listeners)
+    if resume and folder is not None:
+        check_origin(folder, recipe, given)
+        if recipe.executor == "auto":
+            recipe = load(recipe, {"executor": checkpoint.read(folder / "checkpoint")["executor"]})
+    run = Run(_prepared(recipe, given, folder if resume else None), folder, listeners)
     try:
         if resume:
             run.take_up()
         elif folder is not None:
-            begin(recipe, folder)
+            begin(recipe, folder, given)
     except BaseException:
         run.close()
         raise
     return run.go()
+
+
+def _prepared(recipe: Recipe, given: Given | None, resumed: Path | None) -> Experiment:
+    """`prepare`; whoever resumes a run with parts of their own is told how to bring them."""
+    try:
+        return prepare(recipe, given)
+    except UnknownNameError as error:
+        if resumed is None:
+            raise
+        raise StateError(
+            f"{error} If it is one of your own, import it: 'motley --import MODULE resume {resumed}', or in Python "
+            f"motley.resume({str(resumed)!r}, parts=[...])."
+        ) from None
 
 
 def run(
@@ -345,10 +361,13 @@ def resume(
     """Continues an interrupted run to exactly the model the uninterrupted run gives.
 
     ``rounds=200`` (or ``until``, ``stop``) lets a run go on for longer than it was asked to, to the model of one that
-    was asked for 200 rounds from the beginning. A run that was given things in Python (data, net, method, fleet, ...;
-    see `Given`) must be given them again.
+    was asked for 200 rounds from the beginning. A run that was given its model, data, test, method, fleet or problem in
+    Python must be given the same again, in the forms that `motley.train` takes; ``parts=[...]`` are factories of one's
+    own parts that its recipe names.
     """
+    from motley.runtime.train import given_again  # the forms of `train`, which launches
+
     place = Path(folder)
     longer = {key: given.pop(key) for key in LONGER if key in given}
     recipe = reopened(place, {**dict(map(parse_override, changes)), **longer})
-    return launch(recipe, place, [*progress_listeners(progress), *listeners], Given(**given), resume=True)
+    return launch(recipe, place, [*progress_listeners(progress), *listeners], given_again(recipe, **given), resume=True)

@@ -17,6 +17,7 @@ from motley.core.files import write_json
 from motley.runtime import data_phases, gan_phase, generate_phase  # noqa: F401  (they register kinds of phases)
 from motley.runtime.experiment import Given, flat_model, prepare
 from motley.runtime.launch import Listening, Result, begin, has_checkpoint, launch_one, read_summary
+from motley.runtime.origin import check_origin
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import read_records
 from motley.runtime.world import PHASES, Phase, World, given_of
@@ -106,9 +107,11 @@ def run_phases(
     recipe: Recipe, folder: Path | None, listeners: Listening, given: Given | None, *, resume: bool
 ) -> Result:
     """Carries out all phases, each in a directory below ``folder``; what is finished is not done again."""
+    if folder is not None and resume:
+        check_origin(folder, recipe, given)
     phases = make_phases(recipe) if resume else check_phases(recipe, given)
     if folder is not None and not resume:
-        begin(recipe, folder)
+        begin(recipe, folder, given)
     world = World(given or Given())
     summaries: dict[str, Any] = {}
     for number, phase in enumerate(phases, 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,9 +12,10 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from motley.client.problems import make_problem
-from motley.core.errors import DataError, RecipeError
+from motley.core.errors import DataError, InputError, RecipeError, UnknownNameError
+from motley.core.keys import Key
 from motley.core.network import Network
-from motley.core.part import Composable, Method, Part, compose
+from motley.core.part import PARTS, Composable, Method, Part, compose
 from motley.core.problem import Problem
 from motley.core.types import Data
 from motley.data.adapters import as_tensor, from_arrays, from_clients, from_torch
@@ -24,6 +26,7 @@ from motley.data.own_tests import with_tests
 from motley.data.partitions.lists import from_lists
 from motley.data.reading import items
 from motley.fleet.fleet import Fleet
+from motley.nets.zoo import drawn
 from motley.runtime.experiment import GIVEN as GIVEN_IN_PYTHON
 from motley.runtime.experiment import Given, server_samples, share_out
 from motley.runtime.launch import Listening, Result, has_checkpoint, launch
@@ -32,12 +35,13 @@ from motley.runtime.recipe import Recipe, load
 
 T = TypeVar("T")
 
+Model = nn.Module | Network | Callable[[], nn.Module] | str
 GIVEN = ("data", "model", "method", "fleet")
 """Keys of a recipe that `train` takes as objects."""
 
 
 def train(
-    model: nn.Module | Network | str,
+    model: Model,
     data: Any,
     *,
     test: Any = None,
@@ -54,7 +58,8 @@ def train(
 ) -> Result:
     """Trains any module on any data, with any composition of parts; the module itself is left as it is.
 
-    model: an ``nn.Module`` (its weights are the start), a `Network`, or the name of one of Motley's models.
+    model: an ``nn.Module`` (its weights are the start, whatever the seed), a function without arguments that makes one
+        (its weights are drawn from the run's seed), a `Network`, or the name of one of Motley's models.
     data: a pair of arrays (x, y), a ``torch.utils.data.Dataset``, a list of one such per client, a name such as
         "mnist", or Motley's own `Dataset` or `FederatedData`. What is not yet divided is, by `clients` and `partition`.
     test: another pair or data set, or the fraction to set aside (a fifth, unless told); for a list of clients' data
@@ -79,11 +84,14 @@ def train(
     content: dict[str, Any] = {"name": "train", **who, **settings, **_told_rate(rate)}
     content |= _names(model, method if made is None else made, fleet, problem)
     recipe = load({**content, "data": data if isinstance(data, str) else "given"})
-    divided, public = as_federated(data, test, recipe, make_problem(problem), lists)
+    divided, public = None, None  # data that the recipe names are its own to divide
+    if not isinstance(data, str) or lists is not None:
+        divided, public = as_federated(data, test, recipe, make_problem(problem), lists)
+        recipe = _told(recipe, divided) if _is_divided(data) else recipe
     given = Given(
         data=divided,
         public=public,
-        net=_network(model),
+        net=_network(model, recipe.seed),
         method=made,
         fleet=_unless_named(fleet),
         problem=_unless_named(problem),
@@ -106,12 +114,61 @@ def _told_rate(rate: Callable[[int], float] | None) -> dict[str, Any]:
     return {} if rate is None else {"lr": float(rate(1)), "lr_schedule": GIVEN_IN_PYTHON}
 
 
+def given_again(
+    recipe: Recipe,
+    *,
+    model: Model | None = None,
+    data: Any = None,
+    test: Any = None,
+    partition: Sequence[Any] | None = None,
+    method: str | Composable | Sequence[Composable] | None = None,
+    parts: Sequence[Any] = (),
+    **others: Any,
+) -> Given:
+    """What a run is given when it goes on, in the forms of `train`; ``others`` are fields of `Given`."""
+    for factory in parts:
+        name = getattr(factory, "__name__", str(factory))
+        if name not in PARTS:
+            raise InputError(f"'{name}' is no factory of parts: decorate it with @part, and give the function itself.")
+    others = {key: _unless_named(value) for key, value in others.items()}
+    for key in others:
+        if key not in Given._fields:
+            raise UnknownNameError("thing that a run can be given", key, ["model", "test", "parts", *Given._fields])
+    if data is not None:
+        problem = others.get("problem") or make_problem(recipe.problem)
+        others["data"], others["public"] = as_federated(data, test, recipe, problem, partition)
+    if model is not None:
+        others["net"] = _network(model, recipe.seed)
+    if method is not None:
+        others["method"] = _method(method)
+    return Given(**others)
+
+
+def _is_divided(data: Any) -> bool:
+    """Whether data come client by client."""
+    listed = isinstance(data, list) and bool(data) and not isinstance(data[0], (int, float, list))
+    return listed or isinstance(data, FederatedData)
+
+
+def _told(recipe: Recipe, divided: FederatedData) -> Recipe:
+    """The recipe of a run on data that came divided: it claims no partition, and as many clients as there are."""
+    for key in ("partition", "skew"):
+        if getattr(recipe, key) not in (Recipe.model_fields[key].default, GIVEN_IN_PYTHON):
+            raise DataError(
+                f"The data come divided among clients, so {key}='{getattr(recipe, key)}' has no effect on them; leave "
+                "it out, or give all samples in one data set."
+            )
+    return load(recipe, {"partition": GIVEN_IN_PYTHON, "clients": divided.n_clients})
+
+
 def _names(model: Any, method: Any, fleet: Any, problem: Any) -> dict[str, str]:
     """What the recipe calls these: names as they were given, objects by what they are called."""
     given = {"model": model, "method": method, "fleet": fleet, "problem": problem}
     names = {key: value for key, value in given.items() if isinstance(value, str)}
     if not isinstance(model, str):
-        names["model"] = type(model.module if isinstance(model, Network) else model).__name__.lower()
+        module = model.module if isinstance(model, Network) else model
+        named = module if callable(module) and not isinstance(module, nn.Module) else type(module)
+        names["model"] = str(getattr(named, "__name__", type(named).__name__)).strip("<>").lower()
     names |= {key: value.name for key, value in given.items() if isinstance(value, Method | Problem)}
     return names
 
@@ -121,13 +178,31 @@ def _unless_named(thing: str | T) -> T | None:
     return None if isinstance(thing, str) else thing
 
 
-def _network(model: nn.Module | Network | str) -> Network | None:
-    if isinstance(model, nn.Module):
-        return Network(model)
-    if not isinstance(model, str | Network):
-        what = f"the class {model.__name__}" if isinstance(model, type) else f"of type {type(model).__name__}"
-        raise DataError(f"The model is {what}; give a module (an instance of nn.Module) or the name of a model.")
-    return None if isinstance(model, str) else model
+def _network(model: Model, seed: int) -> Network | None:
+    """The model as a network; one that a function makes is drawn from the seed of the run."""
+    if isinstance(model, str | Network):
+        return None if isinstance(model, str) else model
+    made = model if isinstance(model, nn.Module) else _made(model, seed)
+    if not isinstance(made, nn.Module):
+        raise DataError(
+            f"The model is of type {type(made).__name__}; give a module (an instance of nn.Module), a function without "
+            "arguments that makes one, or the name of a model."
+        )
+    return Network(made)
+
+
+def _made(model: Any, seed: int) -> Any:
+    """What a function or class without arguments makes; anything else as it is."""
+    if not callable(model):
+        return model
+    try:
+        inspect.signature(model).bind()
+    except TypeError:
+        what = f"the class {model.__name__}" if isinstance(model, type) else "a function"
+        raise DataError(
+            f"The model is {what} that needs arguments; give a module, or a function without arguments that makes one."
+        ) from None
+    return drawn(model, Key.root(seed).fold("init"))
 
 
 def _method(method: str | Composable | Sequence[Composable]) -> Method | None:
@@ -142,7 +217,7 @@ def as_federated(
     data: Any, test: Any, recipe: Recipe, problem: Problem, lists: Sequence[Any] | None = None
 ) -> tuple[FederatedData, Data | None]:
     """Anything `train` takes as data, divided among clients, and what the server holds of it."""
-    by_client = isinstance(data, list) and bool(data) and not isinstance(data[0], (int, float, list))
+    by_client = isinstance(data, list) and _is_divided(data)
     if lists is not None:
         _check_lists(data, test, recipe, by_client)
     if isinstance(data, FederatedData):
