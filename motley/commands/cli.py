@@ -40,6 +40,9 @@ LATER = {
 HIDDEN = ("agents",)  # what Motley itself starts as processes
 
 
+TRAINING = {"run", "resume", "describe", "tune", "bench", "reproduce"}  # commands that need torch
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(motley.__version__)
@@ -100,11 +103,19 @@ def __getattr__(name: str) -> typer.Typer:
 
 def main() -> NoReturn:
     """Runs the command and turns errors into a sentence and an exit code."""
-    signal.signal(signal.SIGTERM, _terminated)
+    called = _called(sys.argv[1:])
     try:
-        build(_called(sys.argv[1:]))(prog_name="motley")
+        command = build(called)
+        _import_for(called)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, _terminated)
+        command(prog_name="motley")
     except (Interrupted, KeyboardInterrupt) as stopped:
         _end(str(stopped) or "Interrupted.", 130)
+    except SystemExit as ended:
+        if ended.code == 130:  # so the command line's own library ends on Ctrl-C, without a word
+            _end("Interrupted.", 130)
+        raise
     except InputError as error:
         _fail(error, 2)
     except MotleyError as error:
@@ -126,6 +137,12 @@ def _called(arguments: list[str]) -> list[str]:
     while rest and rest[0].startswith("-"):
         rest = rest[2:] if rest[0] == "--import" else rest[1:]
     return rest[:1]
+
+
+def _import_for(called: list[str]) -> None:
+    """Takes in what takes long, for a command that needs it, while Ctrl-C still ends the process where it stands."""
+    if set(called) & TRAINING and not {"-h", "--help"} & set(sys.argv):
+        importlib.import_module("motley.runtime.launch")
 
 
 def _terminated(*_: object) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,8 +45,18 @@ class OutputMode:
     def end(self, content: Any) -> None:
         """The last line, for machines."""
         if self.json:
-            sys.stdout.write(json.dumps(content) + "\n")
-            sys.stdout.flush()
+            with perhaps_unread():
+                sys.stdout.write(json.dumps(content) + "\n")
+
+
+@contextmanager
+def perhaps_unread() -> Iterator[None]:
+    """Output that nobody may be there to read (``motley run ... | head``): what was trained is not lost by that."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def shown(path: Path | str) -> str:

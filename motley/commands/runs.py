@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from motley.commands.output import IMPORTED, AsJson, Interrupted, OutputMode, Quiet, shown
+from motley.commands.output import IMPORTED, AsJson, Interrupted, OutputMode, Quiet, perhaps_unread, shown
 
 if TYPE_CHECKING:
     from motley.runtime.recipe import Recipe
@@ -143,12 +143,15 @@ def _start(recipe: Recipe, out: Path, mode: OutputMode, again: str) -> dict[str,
     from motley.runtime.experiment import prepare
     from motley.runtime.launch import new_folder
     from motley.runtime.phases import check_phases
+    from motley.runtime.writing import unwritable_is_told
 
     if recipe.phases:  # what cannot be run is refused before anything is written
         check_phases(recipe)
     else:
         prepare(recipe)
-    return _carry_out(recipe, new_folder(recipe, out), mode, again)
+    with unwritable_is_told(out):
+        folder = new_folder(recipe, out)
+    return _carry_out(recipe, folder, mode, again)
 
 
 def _carry_out(recipe: Recipe, folder: Path, mode: OutputMode, again: str, resume: bool = False) -> dict[str, Any]:
@@ -167,7 +170,8 @@ def _carry_out(recipe: Recipe, folder: Path, mode: OutputMode, again: str, resum
             raise Interrupted(told + (f"\nThe seeds not yet begun: {again}" if again else "")) from None
     summary: dict[str, Any] = result.summary
     if not mode.json:
-        print_summary(recipe, {**summary, "run": shown(folder)}, mode.silent)
+        with perhaps_unread():
+            print_summary(recipe, {**summary, "run": shown(folder)}, mode.silent)
     return summary
 
 
@@ -190,4 +194,5 @@ def _together(summaries: list[dict[str, Any]]) -> dict[str, Any]:
 def _show_spread(summaries: list[dict[str, Any]], mode: OutputMode) -> None:
     from motley.report.summary_tables import print_spread
 
-    print_spread(summaries, mode.silent)
+    with perhaps_unread():
+        print_spread(summaries, mode.silent)

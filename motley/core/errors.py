@@ -63,8 +63,8 @@ class UnknownNameError(InputError):
     """A name that is not registered; the message suggests the nearest one."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        names = sorted(set(known))
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
         hint = f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(names) or 'none'}."
         super().__init__(f"There is no {kind} named '{name}'; {hint}")
         self.suggestion = close[0] if close else None

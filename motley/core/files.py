@@ -17,11 +17,21 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replaces a file in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Sees to it that what was written to a file is on the disk."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def write_text(path: Path, content: str) -> None:

@@ -11,6 +11,8 @@ from motley.runtime.launch import Result, Run
 from motley.runtime.listeners import Listener
 from motley.runtime.records import Record
 
+WIDE = 100  # columns of a terminal below which a bar shows round, score and remaining time alone
+
 
 class Speed:
     """Clients per second over the last rounds, by an exponential mean of the time one client takes."""
@@ -45,19 +47,25 @@ class ProgressBar(Listener):
         if not self.shown:
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("[green]{task.fields[score]}"),
-            TextColumn("{task.fields[speed]}"),
-            TextColumn("[dim]virtual {task.fields[virtual]}"),
-            TimeRemainingColumn(compact=True),
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            ProgressColumn,
+            TextColumn,
+            TimeRemainingColumn,
         )
+
+        console = Console(stderr=True)
+        numbers = (MofNCompleteColumn(), TextColumn("[green]{task.fields[score]}"))
+        remaining = TimeRemainingColumn(compact=True)
+        columns: tuple[ProgressColumn, ...] = (*numbers, remaining)  # all that a narrow terminal has room for
+        if console.width >= WIDE:
+            what = (TextColumn("{task.description}"), BarColumn(bar_width=24))
+            pace = (TextColumn("{task.fields[speed]}"), TextColumn("[dim]virtual {task.fields[virtual]}"))
+            columns = (*what, *numbers, *pace, remaining)
         recipe = run.recipe
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar = Progress(*columns, console=console, transient=True)
         self._bar.start()
         headline = run.experiment.problem.headline
         self._task = self._bar.add_task(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import motley
 from motley.core.errors import MemoryFullError, MotleyError, StateError, UnknownNameError
-from motley.core.files import held, write_json, write_text
+from motley.core.files import flush, held, write_json, write_text
 from motley.core.types import Round, Tree
 from motley.engine import Executor
 from motley.engine.memory import set_aside
@@ -42,6 +42,7 @@ from motley.runtime.result import Result, module_with, summary_of
 from motley.runtime.saving import write_model
 from motley.runtime.task_log import EventLog
 from motley.runtime.trackers import make_trackers
+from motley.runtime.writing import unwritable_is_told
 from motley.server.tally import Tally
 
 __all__ = [
@@ -221,7 +222,10 @@ class Run:
         assert self._checkpoints is not None
         number = self.fed.ledger.round
         state = {"federation": self.fed.state(), "carrier": self.carrier.state(), "measures": self.measures}
-        facts = {"wall": self.wall, "motley": motley.__version__, "executor": self.executor_name}
+        if self.records and self.folder is not None:
+            flush(self.folder / "rounds.jsonl")
+        last = self.records[-1].to_line() if self.records else None
+        facts = {"record": last, "wall": self.wall, "motley": motley.__version__, "executor": self.executor_name}
         checkpoint.save(self._checkpoints, number, state, facts)
         self.carrier.saved()
         self._tell("saved", number)
@@ -239,7 +243,9 @@ class Run:
         self._wall_before = content["wall"]
         number, log = self.fed.ledger.round, self.folder / "rounds.jsonl"
         if number:
-            self.records = [record for record in read_records(log) if record.round <= number]
+            self.records = [record for record in (read_records(log) if log.is_file() else []) if record.round <= number]
+        if len(self.records) == number - 1 and content.get("record"):  # its line was cut off
+            self.records.append(Record.from_line(content["record"]))
         if len(self.records) < number:
             raise StateError(f"{log} holds {len(self.records)} rounds, the checkpoint {number}; start anew.")
         write_text(log, "".join(record.to_line() + "\n" for record in self.records))
@@ -309,15 +315,16 @@ def launch_one(
         if recipe.executor == "auto":
             recipe = load(recipe, {"executor": checkpoint.read(folder / "checkpoint")["executor"]})
     run = Run(_prepared(recipe, given, folder if resume else None), folder, listeners)
-    try:
-        if resume:
-            run.take_up()
-        elif folder is not None:
-            begin(recipe, folder, given)
-    except BaseException:
-        run.close()
-        raise
-    return run.go()
+    with unwritable_is_told(folder):
+        try:
+            if resume:
+                run.take_up()
+            elif folder is not None:
+                begin(recipe, folder, given)
+        except BaseException:
+            run.close()
+            raise
+        return run.go()
 
 
 def _prepared(recipe: Recipe, given: Given | None, resumed: Path | None) -> Experiment:

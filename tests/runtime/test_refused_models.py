@@ -47,7 +47,7 @@ def refuse(out: Tensor) -> Tensor:
         (lambda: Odd(lambda out: (out, out)), "The model Odd returns a tuple; it must return one tensor"),
         (lambda: Odd(lambda out: {"logits": out}), "The model Odd returns a dict"),
         (lambda: Odd(refuse), r"Odd cannot take the inputs of 'arrays', .*: not today"),
-        (lambda: nn.Linear, "The model is the class Linear; give a module"),
+        (lambda: nn.Linear, "The model is the class Linear that needs arguments; give a module"),
         (lambda: 3, "The model is of type int; give a module"),
         (nn.Flatten, "has no parameters to train."),
         (lambda: nn.Linear(5, 3).requires_grad_(False), "no parameters to train; all of them have requires_grad=False"),
