@@ -120,6 +120,8 @@ def main() -> NoReturn:
         _fail(error, 2)
     except MotleyError as error:
         _fail(error, 1)
+    except ModuleNotFoundError as error:
+        _end(_missing(error), 2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -148,6 +150,13 @@ def _import_for(called: list[str]) -> None:
 def _terminated(*_: object) -> None:
     """A polite end (SIGTERM) leaves a resumable run like Ctrl-C."""
     raise KeyboardInterrupt
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """What to install where a library is not there."""
+    name = (error.name or "").split(".")[0]
+    extra = "[deploy]" if name in ("msgspec", "cryptography") else ""
+    return f"Error: The library '{name}' is not installed; install it with: pip install 'motley-fl{extra}'."
 
 
 def _fail(error: MotleyError, code: int) -> NoReturn:

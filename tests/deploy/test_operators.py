@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -139,3 +140,11 @@ def test_a_folder_that_is_no_deployed_run_is_refused(
     more = ["0"] if words == ("evict",) else []
     assert motley(monkeypatch, *words, str(tmp_path), *more) == 2
     assert "is not the folder of a deployed run" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_said_with_what_to_install() -> None:
+    without = "import sys; sys.modules['msgspec'] = None; sys.argv = ['motley', 'status', '.']"
+    code = f"{without}; from motley.commands.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "pip install 'motley-fl[deploy]'" in done.stderr
