@@ -130,21 +130,27 @@ def _contenders(workload: Workload, names: Sequence[str]) -> Iterator[list[Any]]
         yield made
 
 
+def _timed(contenders: Sequence[Any], workload: Workload, rounds: int) -> dict[str, list[float]]:
+    """Seconds of rounds, taken in turn, after some to warm up."""
+    seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
+    for turn in range(WARMUP + rounds):
+        for one in contenders:
+            workload.wait()
+            begun = time.perf_counter()
+            one.round()
+            workload.wait()
+            if turn >= WARMUP:
+                seconds[one.name].append(time.perf_counter() - begun)
+    return seconds
+
+
 def measure(case: str, device: str, exactness: str, rounds: int, executors: Sequence[str]) -> list[Row]:
     """One row per contender for one case."""
     workload = Workload(Plan(case_named(case), device, exactness))
     place = torch.device(device)
     with precision(exactness), _contenders(workload, executors) as contenders:
         best = ceilings(place)
-        seconds: dict[str, list[float]] = {one.name: [] for one in contenders}
-        for turn in range(WARMUP + rounds):
-            for one in contenders:
-                workload.wait()
-                begun = time.perf_counter()
-                one.round()
-                workload.wait()
-                if turn >= WARMUP:
-                    seconds[one.name].append(time.perf_counter() - begun)
+        seconds = _timed(contenders, workload, rounds)
         tasks = make_tasks(workload.case, Weights(workload.net.initial()), workload.key, 1)
         work = work_of(make_site(workload.case, workload.data, workload.key.fold("init")), tasks)
         waste = {one.name: one.executor.waste.share for one in contenders if _counts(one)}
@@ -208,30 +214,14 @@ def engine(
 
 def plot(rows: Sequence[Row], path: Path) -> Path:
     """How many times as fast as the bare loop, a group of bars per case; the floor as a line."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from motley.report.pictures import save
-    from motley.report.plots import COLOURS
+    from motley.report.pictures import drawing, save
 
     cases = list(dict.fromkeys(row["case"] for row in rows))
     names = list(dict.fromkeys(row["executor"] for row in rows if not row["executor"].startswith(BARE)))
-    height = 0.8 / max(1, len(names))
-    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+    with drawing() as plt:
         figure, axes = plt.subplots(figsize=(9, 1.4 + 0.32 * len(cases) * (len(names) + 1)), layout="constrained")
-        for i, name in enumerate(names):
-            own = {row["case"]: row for row in rows if row["executor"] == name}
-            places = [cases.index(case) + (i - (len(names) - 1) / 2) * height for case in own]
-            speeds = [1.0 / row["ratio_to_bare_loop"] for row in own.values()]
-            bars = axes.barh(places, speeds, height * 0.92, color=COLOURS[i], label=name)
-            axes.bar_label(bars, [f" {speed:.3g}x" for speed in speeds], fontsize=9, zorder=5)
-        floors = [1.0 / row["ratio_to_bare_loop"] * row["ratio_to_floor"] for row in rows if row["executor"] == BARE]
-        axes.vlines(
-            floors, [i - 0.45 for i in range(len(cases))], [i + 0.45 for i in range(len(cases))], color="0.25",
-            linestyle="--", label="floor of the machine",
-        )  # fmt: skip
+        _bars(axes, rows, cases, names)
+        _floors(axes, rows, len(cases))
         axes.axvline(1.0, color="0.6", linewidth=1)
         axes.set_xscale("log")
         axes.set_yticks(range(len(cases)), cases)
@@ -239,6 +229,26 @@ def plot(rows: Sequence[Row], path: Path) -> Path:
         axes.set_xlabel(f"times as fast as a bare PyTorch loop ({rows[0]['device']}, {rows[0]['precision']})")
         figure.legend(loc="outside upper center", ncols=4, frameon=False)
         return save(figure, path)
+
+
+def _bars(axes: Any, rows: Sequence[Row], cases: list[str], names: list[str]) -> None:
+    from motley.report.plots import COLOURS
+
+    height = 0.8 / max(1, len(names))
+    for i, name in enumerate(names):
+        own = {row["case"]: row for row in rows if row["executor"] == name}
+        places = [cases.index(case) + (i - (len(names) - 1) / 2) * height for case in own]
+        speeds = [1.0 / row["ratio_to_bare_loop"] for row in own.values()]
+        bars = axes.barh(places, speeds, height * 0.92, color=COLOURS[i], label=name)
+        axes.bar_label(bars, [f" {speed:.3g}x" for speed in speeds], fontsize=9, zorder=5)
+
+
+def _floors(axes: Any, rows: Sequence[Row], n_cases: int) -> None:
+    floors = [1.0 / row["ratio_to_bare_loop"] * row["ratio_to_floor"] for row in rows if row["executor"] == BARE]
+    axes.vlines(
+        floors, [i - 0.45 for i in range(n_cases)], [i + 0.45 for i in range(n_cases)], color="0.25",
+        linestyle="--", label="floor of the machine",
+    )  # fmt: skip
 
 
 __all__ = ["BARE", "Bare", "Ours", "engine", "measure", "merged", "plot"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from motley.bench import peers_flower, peers_pfl, peers_process
 from motley.bench.cases import case_named
@@ -183,27 +184,30 @@ def check(plans: Sequence[Plan], who: Sequence[Contender], tell: Tell = silent) 
     same = [replace(plan, alike=True, rehearsal=0, warmup=0, rounds=1) for plan in plans]
     with precision(same[0].precision):
         entries = carry_out(same, who, tell)
-    rows = []
+    rows: list[Row] = []
     for plan in same:
         here = [entry for entry in entries if entry.plan is plan]
         workload = Workload(plan)
-        start = workload.net.initial()
         end = next(entry.timing.model for entry in here if entry.timing is not None and entry.name == BARE)
-        for entry in here:
-            done = entry.timing
-            gap = None if done is None else float((done.model - end).abs().max() / (end - start).abs().max())
-            rows.append(
-                {
-                    "case": plan.case.name,
-                    "framework": entry.name,
-                    "precision": plan.precision,
-                    "steps": None if done is None else done.steps,
-                    "steps_wanted": workload.wanted_steps,
-                    "difference": None if gap is None else float(f"{gap:.2g}"),
-                    "note": entry.note,
-                }
-            )
+        rows += [_checked(entry, workload, end) for entry in here]
     return rows
+
+
+def _checked(entry: Entry, workload: Workload, end: Tensor) -> Row:
+    """A contender's steps and its distance from where the bare loop ended."""
+    row = {
+        "case": workload.case.name,
+        "framework": entry.name,
+        "precision": workload.plan.precision,
+        "steps": None,
+        "steps_wanted": workload.wanted_steps,
+        "difference": None,
+        "note": entry.note,
+    }
+    if entry.timing is None:
+        return row
+    gap = float((entry.timing.model - end).abs().max() / (end - workload.net.initial()).abs().max())
+    return {**row, "steps": entry.timing.steps, "difference": float(f"{gap:.2g}")}
 
 
 # ------------------------------------------------------------------------------------------------ picture
@@ -211,28 +215,14 @@ def check(plans: Sequence[Plan], who: Sequence[Contender], tell: Tell = silent) 
 
 def draw(rows: Sequence[Row], path: Path) -> Path:
     """A bar per framework and case: milliseconds per round, beside it how many times Motley's."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from motley.report.pictures import save
-    from motley.report.plots import COLOURS
+    from motley.report.pictures import drawing, save
 
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, panels = plt.subplots(
-            1, len(cases), figsize=(4.8 * len(cases), 3.4), layout="constrained", squeeze=False
-        )
+    with drawing(font_size=10) as plt:
+        size = (4.8 * len(cases), 3.4)
+        figure, panels = plt.subplots(1, len(cases), figsize=size, layout="constrained", squeeze=False)
         for axes, case in zip(panels[0], cases, strict=True):
-            here = [row for row in rows if row["case"] == case and row["ms_per_round"] is not None][::-1]
-            colours = [COLOURS[0] if row["framework"].startswith("motley ") else "0.7" for row in here]
-            bars = axes.barh([row["framework"] for row in here], [row["ms_per_round"] for row in here], color=colours)
-            axes.bar_label(bars, [_label(row) for row in here], padding=3, fontsize=9)
-            times = [row["ms_per_round"] for row in here]
-            axes.set_xscale("log")
-            axes.set_xlim(10 ** math.floor(math.log10(min(times) / 2)), 12 * max(times))  # room for the labels
-            axes.set_xlabel("ms per round")
+            _bars(axes, [row for row in rows if row["case"] == case and row["ms_per_round"] is not None][::-1])
             axes.set_title(case, loc="left")
         figure.supxlabel(
             f"{rows[0]['device']}, {rows[0]['precision']}; in brackets: times as long as Motley",
@@ -240,6 +230,18 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
             color="0.4",
         )
         return save(figure, path, 150)
+
+
+def _bars(axes: Any, rows: Sequence[Row]) -> None:
+    from motley.report.plots import COLOURS
+
+    colours = [COLOURS[0] if row["framework"].startswith("motley ") else "0.7" for row in rows]
+    times = [row["ms_per_round"] for row in rows]
+    bars = axes.barh([row["framework"] for row in rows], times, color=colours)
+    axes.bar_label(bars, [_label(row) for row in rows], padding=3, fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlim(10 ** math.floor(math.log10(min(times) / 2)), 12 * max(times))  # room for the labels
+    axes.set_xlabel("ms per round")
 
 
 def _label(row: Row) -> str:

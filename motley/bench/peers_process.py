@@ -40,24 +40,30 @@ def run(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "plans.json").write_text(json.dumps([plan.content() for plan in plans]))
-        given = list(env) or [{} for _ in range(processes)]
+        given = list(env) or [{}] * processes
         started = [_start(module, folder, rank, processes, extra) for rank, extra in enumerate(given)]
-        failure = ""
-        try:
-            _wait(module, started, limit)
-        except TrainingError as error:
-            failure = str(error)
-        finally:
-            for process, log in started:
-                if process.poll() is None:
-                    process.kill()
-                process.wait()
-                log.close()
+        failure = _waited(module, started, limit)
         timings = [_carried_out(folder, number, processes) for number in range(len(plans))]
     done = [timing for timing in timings if timing is not None]
-    if failure or len(done) < len(plans):
-        raise UnfinishedError(failure or f"{module} left plans undone.", timings)
+    failure = failure or ("" if len(done) == len(plans) else f"{module} left plans undone.")
+    if failure:
+        raise UnfinishedError(failure, timings)
     return done
+
+
+def _waited(module: str, started: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], limit: float) -> str:
+    """What went wrong until all had ended; whoever has not by then is ended."""
+    try:
+        _wait(module, started, limit)
+    except TrainingError as error:
+        return str(error)
+    finally:
+        for process, log in started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            log.close()
+    return ""
 
 
 def _carried_out(folder: Path, number: int, processes: int) -> Timing | None:

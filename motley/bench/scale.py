@@ -168,21 +168,30 @@ def scale(
 ) -> list[Row]:
     """Rows for growing cohorts of each task, then for growing populations."""
     device = pick(device)
-    known = [task.name for task in TASKS]
-    for name in cases:
-        if name not in known:
-            raise UnknownNameError("case of growth", name, known)
+    chosen = _chosen(cases)
     rows: list[Row] = []
-    for population in POPULATIONS:
-        if population <= largest_population and (not cases or TASKS[0].name in cases):
+    if TASKS[0] in chosen:
+        for population in _up_to(POPULATIONS, largest_population):
             tell(f"population {population}")
             rows.append(by_population(TASKS[0], population, rounds, device))
-    for task in TASKS:
-        for cohort in COHORTS:
-            if cohort <= largest_cohort and (not cases or task.name in cases):
-                tell(f"{task.name}, {cohort} clients per round")
-                rows.append(by_cohort(task, cohort, rounds, device))
+    for task in chosen:
+        for cohort in _up_to(COHORTS, largest_cohort):
+            tell(f"{task.name}, {cohort} clients per round")
+            rows.append(by_cohort(task, cohort, rounds, device))
     return rows
+
+
+def _chosen(names: Sequence[str]) -> list[Task]:
+    """Tasks by name; all of them without names."""
+    known = {task.name: task for task in TASKS}
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("case of growth", name, known)
+    return [task for task in TASKS if not names or task.name in names]
+
+
+def _up_to(sizes: Sequence[int], largest: int) -> list[int]:
+    return [size for size in sizes if size <= largest]
 
 
 def flatness(rows: Sequence[Row], case: str) -> float | None:
@@ -194,31 +203,36 @@ def flatness(rows: Sequence[Row], case: str) -> float | None:
 
 def plot(rows: Sequence[Row], path: Path) -> Path:
     """Time per client-step against clients per round, and memory per idle client against the population."""
-    import matplotlib as mpl
+    from motley.report.pictures import drawing, save
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from motley.report.pictures import save
-    from motley.report.plots import COLOURS
-
-    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+    with drawing() as plt:
         figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
-        for colour, task in zip(COLOURS, TASKS, strict=False):
-            own = [row for row in rows if row["case"] == task.name]
-            xs = [row["clients_per_round"] for row in own]
-            left.plot(xs, [row["us_per_client_step"] for row in own], "o-", color=colour, label=task.name)
-        left.set(xscale="log", yscale="log", xlabel="clients per round", ylabel="µs per client-step")
-        left.legend(frameon=False)
-        own = [row for row in rows if row["case"].endswith("population")]
-        right.plot([row["population"] for row in own], [row["ms_per_round"] for row in own], "o-", color=COLOURS[0])
-        right.set(xscale="log", xlabel="clients in the population", ylabel="ms per round of 50", ylim=(0, None))
-        most = max((row["bytes_per_idle_client"] for row in own), default=None)
-        if most is not None:
-            right.set_title(f"an idle client takes {most:.0f} bytes beside its samples", fontsize=10, color="0.35")
+        _cohorts(left, rows)
+        _populations(right, [row for row in rows if row["case"].endswith("population")])
         for axes in (left, right):
             axes.grid(color="0.9", linewidth=0.7)
         return save(figure, path)
+
+
+def _cohorts(axes: Any, rows: Sequence[Row]) -> None:
+    from motley.report.plots import COLOURS
+
+    for colour, task in zip(COLOURS, TASKS, strict=False):
+        own = [row for row in rows if row["case"] == task.name]
+        times = [row["us_per_client_step"] for row in own]
+        axes.plot([row["clients_per_round"] for row in own], times, "o-", color=colour, label=task.name)
+    axes.set(xscale="log", yscale="log", xlabel="clients per round", ylabel="µs per client-step")
+    axes.legend(frameon=False)
+
+
+def _populations(axes: Any, rows: Sequence[Row]) -> None:
+    from motley.report.plots import COLOURS
+
+    axes.plot([row["population"] for row in rows], [row["ms_per_round"] for row in rows], "o-", color=COLOURS[0])
+    axes.set(xscale="log", xlabel="clients in the population", ylabel="ms per round of 50", ylim=(0, None))
+    most = max((row["bytes_per_idle_client"] for row in rows), default=None)
+    if most is not None:
+        axes.set_title(f"an idle client takes {most:.0f} bytes beside its samples", fontsize=10, color="0.35")
 
 
 def _short(value: float) -> float:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from motley.reproduce.comparison import Table, build
 from motley.reproduce.overview import write_overview
 from motley.reproduce.pages import HOLDS, markdown, write
 from motley.reproduce.planning import waves
+from motley.reproduce.reproduction import Reproduction
 from motley.reproduce.results import Finished, Results, exported
 
 
@@ -48,24 +50,41 @@ def reproduce(
     """Measure a paper's tables and figures again, and print the paper's numbers beside ours."""
     kept = Results(results)
     if take_in is not None:
-        print(f"{kept.take_in(take_in)} runs were added from {take_in}.", file=sys.stderr)
-    chosen = names or spec.names()
-    groups = {name: [spec.read(member) for member in spec.members(name)] for name in chosen}
+        _take_in(kept, take_in)
+    groups = _groups(names or spec.names())
     wanted = _seeds(seeds)
-    if names and not (show or pages):
-        plan = Plan(jobs, budget or None, grace, executor or None, device or None, cache)
-        made = [one for members in groups.values() for one in members]
+    running = bool(names) and not show and not pages
+    if running:
+        plan, made = _plan(jobs, budget, grace, executor, device, cache), list(chain(*groups.values()))
         if plan.budget is None or only:
-            _run(matching(wanted_runs(made, kept, plan, quick, wanted), only or []), kept, plan, export)
+            _run(matching(wanted_runs(made, kept, plan, quick, wanted), only), kept, plan, export)
         else:
             _run_within(made, kept, plan, export, quick, wanted)
-    tables = {name: [build(one, kept, quick, wanted) for one in members] for name, members in groups.items()}
-    if pages or take_in is not None or (names and not show):
+    tables = _tables(groups, kept, quick, wanted)
+    if running or pages or take_in is not None:
         _write(tables, kept, quick)
     if names:
         _tell(tables, as_json)
     else:
-        _list([table for found in tables.values() for table in found], as_json)
+        _list(list(chain(*tables.values())), as_json)
+
+
+def _take_in(kept: Results, source: Path) -> None:
+    print(f"{kept.take_in(source)} runs were added from {source}.", file=sys.stderr)
+
+
+def _groups(names: list[str]) -> dict[str, list[Reproduction]]:
+    return {name: [spec.read(member) for member in spec.members(name)] for name in names}
+
+
+def _tables(
+    groups: dict[str, list[Reproduction]], kept: Results, quick: bool, seeds: list[int] | None
+) -> dict[str, list[Table]]:
+    return {name: [build(one, kept, quick, seeds) for one in members] for name, members in groups.items()}
+
+
+def _plan(jobs: int, budget: float, grace: float, executor: str, device: str, cache: Path) -> Plan:
+    return Plan(jobs, budget or None, grace, executor or None, device or None, cache)
 
 
 def _write(tables: dict[str, list[Table]], kept: Results, quick: bool) -> None:

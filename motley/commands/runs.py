@@ -45,9 +45,7 @@ def run(
             _start(resolved, out, mode, _rest(recipe, changes, recipes[number + 1 :]))
             for number, resolved in enumerate(recipes)
         ]
-        ends.append(summaries[0] if seeds is None else _together(summaries))
-        if seeds is not None and not mode.json:
-            _show_spread(summaries, mode)
+        ends.append(summaries[0] if seeds is None else _spread(summaries, mode))
     if compare:
         ends[0] = {**ends[0], "compared": ends[1:], **_compared(ends, out, mode)}
     mode.end(ends[0])
@@ -101,22 +99,28 @@ def _serve_again(folder: Path, changes: list[str], mode: OutputMode) -> None:
 
 def split_seeds(overrides: list[str]) -> tuple[list[str], list[int] | int | None]:
     """Takes ``seeds=5`` (five seeds, from the recipe's on) or ``seeds=1,4,9`` out of the overrides."""
-    from motley.core.errors import RecipeError
-
-    rest, found = [], None
+    rest: list[str] = []
+    found: list[int] | int | None = None
     for text in overrides:
         key, _, value = text.partition("=")
         if key.strip() != "seeds":
             rest.append(text)
             continue
-        try:
-            numbers = [int(piece) for piece in value.split(",") if piece.strip()]
-        except ValueError:
-            numbers = []
-        if not numbers or min(numbers) < 0 or ("," not in value and numbers[0] < 1):
-            raise RecipeError(f"seeds is '{value}'; write how many (seeds=5) or which (seeds=1,4,9).")
-        found = numbers if "," in value else numbers[0]
+        found = _seeds(value)
     return rest, found
+
+
+def _seeds(text: str) -> list[int] | int:
+    """``1,4,9`` or ``5``, how many."""
+    from motley.core.errors import RecipeError
+
+    try:
+        numbers = [int(piece) for piece in text.split(",") if piece.strip()]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0 or ("," not in text and numbers[0] < 1):
+        raise RecipeError(f"seeds is '{text}'; write how many (seeds=5) or which (seeds=1,4,9).")
+    return numbers if "," in text else numbers[0]
 
 
 def load_recipes(source: str, changes: list[str], seeds: list[int] | int | None) -> list[Recipe]:
@@ -191,8 +195,11 @@ def _together(summaries: list[dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def _show_spread(summaries: list[dict[str, Any]], mode: OutputMode) -> None:
+def _spread(summaries: list[dict[str, Any]], mode: OutputMode) -> dict[str, Any]:
+    """Several seeds as one object, shown to people by the way."""
     from motley.report.summary_tables import print_spread
 
-    with perhaps_unread():
-        print_spread(summaries, mode.silent)
+    if not mode.json:
+        with perhaps_unread():
+            print_spread(summaries, mode.silent)
+    return _together(summaries)

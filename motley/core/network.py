@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +10,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from motley.core.errors import DataError
 from motley.core.layout import Layout, Slot
+from motley.core.stand_in import StandIn
 from motley.core.types import Output
 
 
@@ -60,16 +59,9 @@ class Network:
         return tuple(sorted(self.layout.index(name) for name in names if name in known))
 
     def _wire(self) -> None:
-        """Finds where the module keeps its tensors, so that others can stand in for them."""
+        """Finds where the module keeps its tensors, and its last layer among them."""
         slot_of = {id(self.module.get_parameter(slot.name)): i for i, slot in enumerate(self.layout.slots)}
-        self._places: list[list[tuple[dict[str, Any], str]]] = [[] for _ in self.layout.slots]
-        self._constants: list[tuple[dict[str, Any], str, Tensor]] = []  # what is not trained: frozen weights, buffers
-        self._moved: dict[torch.device, list[Tensor]] = {}  # these on other devices
-        for table, key, tensor in _tables(self.module):
-            if id(tensor) in slot_of:  # tied weights have several places
-                self._places[slot_of[id(tensor)]].append((table, key))
-            else:
-                self._constants.append((table, key, tensor))
+        self._stand_in = StandIn(self.module, self.layout)
         self._head_module = self.module.get_submodule(self.head)
         pieces = (getattr(self._head_module, key, None) for key in ("weight", "bias"))
         # Of the last layer's weights and biases: where they lie in the flat vector, or themselves where frozen.
@@ -96,7 +88,7 @@ class Network:
             ) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        hidden = {"_places", "_constants", "_moved", "_head_module", "_head_pieces"}
+        hidden = {"_stand_in", "_head_module", "_head_pieces"}
         return {key: value for key, value in self.__dict__.items() if key not in hidden}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -130,39 +122,14 @@ class Network:
 
     def forward(self, tensors: list[Tensor], x: Tensor) -> Output:
         """As calling, from tensors in slot order: they stand in for the module's parameters during the call."""
-        with self._standing_in(tensors):
+        with self._stand_in.during(tensors):
             return self._run(x)
 
     def piece(self, tensors: list[Tensor], name: str, *inputs: Tensor) -> Tensor:
         """One method of the module alone, by name, with these tensors in place of its parameters."""
-        with self._standing_in(tensors):
+        with self._stand_in.during(tensors):
             found: Tensor = getattr(self.module, name)(*inputs)
             return found
-
-    @contextmanager
-    def _standing_in(self, tensors: list[Tensor]) -> Iterator[None]:
-        saved = [places[0][0][places[0][1]] for places in self._places]
-        try:
-            self._put(tensors)
-            if self._constants:
-                self._put_constants(tensors[0].device)
-            yield
-        finally:
-            self._put(saved)
-            if self._constants:
-                self._put_constants(None)
-
-    def _put(self, tensors: list[Any]) -> None:
-        for places, tensor in zip(self._places, tensors, strict=True):
-            for owner, key in places:
-                owner[key] = tensor
-
-    def _put_constants(self, device: torch.device | None) -> None:
-        """Frozen weights and buffers where the forward pass runs; None: as the module has them."""
-        if device is not None and device not in self._moved:
-            self._moved[device] = [tensor.detach().to(device) for _, _, tensor in self._constants]
-        for i, (owner, key, tensor) in enumerate(self._constants):
-            owner[key] = tensor if device is None else self._moved[device][i]
 
     def _run(self, x: Tensor) -> Output:
         if self._split:
@@ -197,13 +164,9 @@ class Network:
 
     def project(self, flat: Tensor, features: Tensor) -> Tensor:
         """The projection head alone: what it makes of given features."""
-        saved = [places[0][0][places[0][1]] for places in self._places]
-        try:
-            self._put(self.layout.tensors(flat))
+        with self._stand_in.during(self.layout.tensors(flat)):
             projected: Tensor = self.module.projection(features)  # type: ignore[operator]
             return projected
-        finally:
-            self._put(saved)
 
     def classify(self, flat: Tensor, features: Tensor) -> Tensor:
         """The last linear layer alone: logits of given features."""
@@ -212,15 +175,6 @@ class Network:
             for piece in self._head_pieces
         ]
         return nn.functional.linear(features, *pieces)
-
-
-def _tables(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
-    """Every place where a module keeps a tensor: the table, the key in it, and the tensor."""
-    for owner in module.modules():
-        for table in (owner._parameters, owner._buffers):
-            for key, tensor in table.items():
-                if tensor is not None:
-                    yield table, key, tensor
 
 
 def _names(module: nn.Module, attribute: str) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -58,41 +58,75 @@ def from_arrays(
     if len(inputs) != len(labels):
         raise DataError(f"There are {len(inputs)} inputs but {len(labels)} {'labels' if classes else 'targets'}.")
     check_finite(inputs, "inputs")
-    kind = kind or ("image" if inputs.dim() >= 3 else "table")
-    if kind not in ("image", "table", "text"):
-        raise DataError(f"kind must be 'image', 'table' or 'text', not '{kind}'.")
+    kind = _kind(kind, inputs)
     arranged = _arranged(inputs, kind)
-    inputs = _shaped(inputs, kind)
-    ids = {g: as_tensor(v, g).reshape(-1).to(torch.int64) for g, v in (groups or {}).items()}
+    train = Samples(_shaped(inputs, kind), labels, _owners(groups or {}))
     if isinstance(test, tuple):
-        held_out, held_labels = as_tensor(test[0], "test inputs"), targets(test[1], classes)
-        check_finite(held_out, "test inputs")
-        parts = (inputs, labels, _shaped(held_out, kind), held_labels)
-        test_ids: dict[str, Tensor] = {}
+        held = _held_out(*test, kind, classes)
     else:
-        if not 0 <= test < 1:
-            raise DataError(f"The fraction of test samples must be at least 0 and below 1, not {test}.")
-        chosen = torch.from_numpy(stratified(labels.numpy(), test, Key.root(seed).fold("arrays").generator()))
-        parts = (inputs[~chosen], labels[~chosen], inputs[chosen], labels[chosen])
-        ids, test_ids = {g: v[~chosen] for g, v in ids.items()}, {g: v[chosen] for g, v in ids.items()}
-    known = max((int(p.max()) + 1 for p in (parts[1], parts[3]) if len(p)), default=0) if classes else 0
-    scaling = Tokens() if kind == "text" else Scaling()
-    words = int(max(parts[0].max(), parts[2].max() if len(parts[2]) else 0)) + 1 if kind == "text" else 0
-    made = Dataset(name, *parts, n_classes or known, scaling, kind, ids, test_ids, words, arranged=arranged)
-    return standardise(made) if scale and kind != "text" else made
+        train, held = _set_aside(train, test, seed)
+    known = n_classes or (_count(train.y, held.y) if classes else 0)
+    samples, owners = (train.x, train.y, held.x, held.y), (train.groups, held.groups)
+    if kind == "text":
+        return Dataset(name, *samples, known, Tokens(), kind, *owners, _count(train.x, held.x), arranged=arranged)
+    made = Dataset(name, *samples, known, Scaling(), kind, *owners, arranged=arranged)
+    return standardise(made) if scale else made
+
+
+def _kind(name: str | None, inputs: Tensor) -> str:
+    name = name or ("image" if inputs.dim() >= 3 else "table")
+    if name not in ("image", "table", "text"):
+        raise DataError(f"kind must be 'image', 'table' or 'text', not '{name}'.")
+    return name
+
+
+def _owners(groups: dict[str, Array]) -> dict[str, Tensor]:
+    return {name: as_tensor(ids, name).reshape(-1).to(torch.int64) for name, ids in groups.items()}
+
+
+class Samples(NamedTuple):
+    """Inputs, labels, and whose they are, by the names of groupings."""
+
+    x: Tensor
+    y: Tensor
+    groups: dict[str, Tensor]
+
+    def where(self, chosen: Tensor) -> Samples:
+        return Samples(self.x[chosen], self.y[chosen], {name: ids[chosen] for name, ids in self.groups.items()})
+
+
+def _held_out(x: Array, y: Array, kind: str, classes: bool) -> Samples:
+    """Test samples as they were given."""
+    inputs, labels = as_tensor(x, "test inputs"), targets(y, classes)
+    check_finite(inputs, "test inputs")
+    return Samples(_shaped(inputs, kind), labels, {})
+
+
+def _set_aside(samples: Samples, fraction: float, seed: int) -> tuple[Samples, Samples]:
+    """Training and test samples, stratified by label."""
+    if not 0 <= fraction < 1:
+        raise DataError(f"The fraction of test samples must be at least 0 and below 1, not {fraction}.")
+    rng = Key.root(seed).fold("arrays").generator()
+    chosen = torch.from_numpy(stratified(samples.y.numpy(), fraction, rng))
+    return samples.where(~chosen), samples.where(chosen)
+
+
+def _count(*numbers: Tensor) -> int:
+    """How many kinds there are, counted from 0."""
+    return max((int(some.max()) + 1 for some in numbers if len(some)), default=0)
 
 
 def targets(y: Array, classes: bool) -> Tensor:
     """Labels as whole numbers from 0 [N], or targets as numbers [N] or [N, D]."""
     found = as_tensor(y, "labels" if classes else "targets")
     check_finite(found, "labels" if classes else "targets")
-    if not classes:
-        return found.to(torch.float32)
+    return _labels(found) if classes else found.to(torch.float32)
+
+
+def _labels(found: Tensor) -> Tensor:
+    """One whole number per sample [N], from 0."""
     if found.dim() > 1 and found.numel() > len(found):
-        one_hot = found.dim() == 2 and bool(((found == 0) | (found == 1)).all()) and bool((found.sum(1) == 1).all())
-        told = "are one-hot" if one_hot else f"have the shape {tuple(found.shape)}"
-        mend = "; give labels.argmax(1)" if one_hot else ", or say problem='regression' where these are to be learned"
-        raise DataError(f"Labels {told}, but one whole number per sample is needed{mend}.")
+        _refuse_shape(found)
     found = found.reshape(-1)
     if found.is_floating_point() and bool((found != found.round()).any()):
         raise DataError(
@@ -102,6 +136,13 @@ def targets(y: Array, classes: bool) -> Tensor:
     if len(found) and int(found.min()) < 0:
         raise DataError(f"Labels must be whole numbers from 0, found {int(found.min())}.")
     return found.to(torch.int64)
+
+
+def _refuse_shape(found: Tensor) -> NoReturn:
+    one_hot = found.dim() == 2 and bool(((found == 0) | (found == 1)).all()) and bool((found.sum(1) == 1).all())
+    told = "are one-hot" if one_hot else f"have the shape {tuple(found.shape)}"
+    mend = "; give labels.argmax(1)" if one_hot else ", or say problem='regression' where these are to be learned"
+    raise DataError(f"Labels {told}, but one whole number per sample is needed{mend}.")
 
 
 def from_torch(data: Any, test: Any = TEST_FRACTION, *, reread: bool = True, **rest: Any) -> Dataset:
@@ -155,18 +196,22 @@ def from_clients(clients: Sequence[Any], test: Any, *, classes: bool = True, **r
         pairs = [items(pair) for pair in clients]
     inputs = [as_tensor(p[0], "inputs") for p in pairs]
     labels = [targets(p[1], classes) for p in pairs]
-    check_alike([tuple(x.shape[1:]) for x in inputs], "inputs")
-    check_alike([tuple(y.shape[1:]) for y in labels], "targets")
-    for client, (own, told) in enumerate(zip(inputs, labels, strict=True)):
-        check_finite(own, "inputs", f" of client {client}")
-        if len(own) != len(told):
-            raise DataError(f"Client {client} has {len(own)} inputs but {len(told)} labels.")
+    _check_clients(inputs, labels)
     x, y = torch.cat(inputs), torch.cat(labels)
     dataset = from_arrays(x, y, test if isinstance(test, tuple) else items(test), classes=classes, **rest)
     offsets = np.concatenate([[0], np.cumsum([len(p[1]) for p in pairs])])
     part = np.repeat(np.arange(len(pairs)), np.diff(offsets))
     dataset = _with_source(dataset, clients, part, np.arange(len(y)) - offsets[part], key)
     return FederatedData(dataset, Partition(np.arange(len(y)), offsets))
+
+
+def _check_clients(inputs: Sequence[Tensor], labels: Sequence[Tensor]) -> None:
+    check_alike([tuple(x.shape[1:]) for x in inputs], "inputs")
+    check_alike([tuple(y.shape[1:]) for y in labels], "targets")
+    for client, (own, told) in enumerate(zip(inputs, labels, strict=True)):
+        check_finite(own, "inputs", f" of client {client}")
+        if len(own) != len(told):
+            raise DataError(f"Client {client} has {len(own)} inputs but {len(told)} labels.")
 
 
 def from_flower(
@@ -298,15 +343,24 @@ def _shaped(x: Tensor, kind: str) -> Tensor:
     return arrange(x, _arranged(x, kind))
 
 
+_LABELS = ("label", "labels", "fine_label", "target", "character", "y")
+_INPUTS = ("image", "img", "x", "features")
+
+
 def _columns(names: Iterable[str], x: str, y: str, first: dict[str, Any]) -> tuple[str, str]:
+    """The columns of inputs and labels: as told, or by their usual names, or the only other one of numbers."""
     known = list(names)
-    label = y or next((n for n in ("label", "labels", "fine_label", "target", "character", "y") if n in known), "")
-    usable = [n for n in known if n != label and not isinstance(first[n], str | bytes)]
-    common = next((n for n in ("image", "img", "x", "features") if n in usable), "")
-    inputs = x or common or (usable[0] if len(usable) == 1 else "")
+    label = y or _usual(_LABELS, known)
+    usable = [name for name in known if name != label and not isinstance(first[name], str | bytes)]
+    inputs = x or _usual(_INPUTS, usable) or (usable[0] if len(usable) == 1 else "")
     if label not in known or inputs not in known:
         raise DataError(f"Name the columns of inputs and labels, x=... and y=...; there are: {', '.join(known)}.")
     return inputs, label
+
+
+def _usual(usual: Sequence[str], known: Sequence[str]) -> str:
+    """The first of some names that is there."""
+    return next((name for name in usual if name in known), "")
 
 
 def _table(data: Any, x: str, y: str) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -83,14 +83,17 @@ class Dataset:
                 f"The test inputs of '{self.name}' have the shape {tuple(self.test_x.shape[1:])} per sample, the "
                 f"training inputs {tuple(self.x.shape[1:])}; both must have the same."
             )
-        for what, x, y in (("training", self.x, self.y), ("test", self.test_x, self.test_y)):
-            if len(x) != len(y):
-                raise DataError(f"The {what} set of '{self.name}' has {len(x)} inputs but {len(y)} labels.")
-            if self.n_classes and len(y) and (int(y.min()) < 0 or int(y.max()) >= self.n_classes):
-                found = int(y.min()) if int(y.min()) < 0 else int(y.max())
-                raise DataError(f"Labels of '{self.name}' must lie in 0..{self.n_classes - 1}, found {found}.")
+        self._check("training", self.x, self.y)
+        self._check("test", self.test_x, self.test_y)
         if len(self.x) == 0:
             raise DataError(f"The data set '{self.name}' has no training samples.")
+
+    def _check(self, what: str, x: Tensor, y: Tensor) -> None:
+        if len(x) != len(y):
+            raise DataError(f"The {what} set of '{self.name}' has {len(x)} inputs but {len(y)} labels.")
+        if self.n_classes and len(y) and (int(y.min()) < 0 or int(y.max()) >= self.n_classes):
+            found = int(y.min()) if int(y.min()) < 0 else int(y.max())
+            raise DataError(f"Labels of '{self.name}' must lie in 0..{self.n_classes - 1}, found {found}.")
 
     def __len__(self) -> int:
         return len(self.y)

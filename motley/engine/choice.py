@@ -33,14 +33,15 @@ def choose(site: Site, *, device: str, workers: int, cohort: int, rounds: int, e
     """
     changing = site.data.dataset.source is not None
     together = not changing and maps(site)
-    if pick(device).startswith("cuda"):
-        if together:
-            return "batched"
+    on_gpu = pick(device).startswith("cuda")
+    if on_gpu and together:
+        return "batched"
+    if on_gpu:
         warnings.warn(_why_on_cpu(changing), stacklevel=2)
     training, data = site.training, site.data
     cohort = min(cohort, data.n_clients)
     steps = epochs * float(data.sizes.mean()) / training.batch_size
-    processes = (workers or n_cores()) if may_fork() else 1
+    processes = _processes(workers)
     # What parts send and keep costs little beside the steps.
     plain = replace(site, training=replace(training, method=compose(name="rehearsal")))
     per_step = rehearse(Loop(plain), plain, 1) / STEPS
@@ -49,6 +50,11 @@ def choose(site: Site, *, device: str, workers: int, cohort: int, rounds: int, e
     if together and _gains(plain, cohort, per_step / processes):
         return "batched"
     return "pool" if processes > 1 and _travels(site) else "loop"
+
+
+def _processes(workers: int) -> int:
+    """How many a pool would have."""
+    return (workers or n_cores()) if may_fork() else 1
 
 
 def _why_on_cpu(changing: bool) -> str:

@@ -32,14 +32,18 @@ def _records(path: str) -> list[dict[str, Any]]:
             "convert it to JSON once, where you trust it: json.dump(pickle.load(source), target)."
         )
     try:
-        text = file.read_text(encoding="utf-8")
-        records = list(csv.DictReader(text.splitlines())) if file.suffix.lower() == ".csv" else json.loads(text)
+        records = _parsed(file)
     except (UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
         raise DataError(f"The trace file '{path}' is neither JSON nor CSV that can be read: {error}.") from None
     rows = list(records.values()) if isinstance(records, dict) else records
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"The trace file '{path}' must hold records by client id, or a list of records.")
     return rows
+
+
+def _parsed(file: Path) -> Any:
+    text = file.read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines())) if file.suffix.lower() == ".csv" else json.loads(text)
 
 
 def _column(path: str, rows: list[dict[str, Any]], name: str) -> NDArray[np.float64]:

@@ -80,19 +80,7 @@ def cost_of(net: Network, sample_x: Tensor) -> Cost:
     A layer of a kind without a rule counts as 2 operations per parameter, with a sentence in ``notes``.
     """
     owners = {name: module for name, module in net.module.named_modules() if module._parameters}
-    calls: list[tuple[str, Flops]] = []
-    hooks = [
-        module.register_forward_hook(_counter(calls, name, rule))
-        for name, module in owners.items()
-        if (rule := _rule(module)) is not None
-    ]
-    device = next(net.module.parameters()).device
-    try:
-        with torch.no_grad():
-            net.module(sample_x[:1].to(device))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    calls = _counted(net, owners, sample_x[:1])
     notes = _estimated(net, owners, calls)
     trained = {layer.name: layer.order for layer in net.layout.layers}
     rows = [[0.0, 0.0, 0.0] for _ in trained]
@@ -109,6 +97,24 @@ def cost_of(net: Network, sample_x: Tensor) -> Cost:
     forward, backward_input, backward_weight = (tuple(column) for column in zip(*rows, strict=True))
     sizes = tuple(4 * layer.size for layer in net.layout.layers)
     return Cost(forward, backward_input, backward_weight, sizes, notes, frozen, waiting)
+
+
+def _counted(net: Network, owners: dict[str, nn.Module], sample: Tensor) -> list[tuple[str, Flops]]:
+    """The layers with a rule as they are called in a forward pass, and what each of them computes."""
+    calls: list[tuple[str, Flops]] = []
+    hooks = [
+        module.register_forward_hook(_counter(calls, name, rule))
+        for name, module in owners.items()
+        if (rule := _rule(module)) is not None
+    ]
+    device = next(net.module.parameters()).device
+    try:
+        with torch.no_grad():
+            net.module(sample.to(device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
 
 
 def _estimated(net: Network, owners: dict[str, nn.Module], calls: list[tuple[str, Flops]]) -> tuple[str, ...]:

@@ -49,17 +49,8 @@ class Clock(Protocol):
         """Waits because nobody could be reached: a while, or until somebody comes."""
 
 
-class Federation(Clock, Protocol):
-    """The seam between a protocol and the world."""
-
-    options: dict[str, Any]  # the protocol's own settings
-    weights: Weights  # the global model
-    shown: Weights | None  # what is evaluated, and reported at the end, in place of the global model
-    memory: dict[str, Tree]  # what the protocol must remember from round to round; survives a checkpoint
-
-    @property
-    def key(self) -> Key:
-        """For draws that are the same in every round."""
+class Population(Protocol):
+    """Who the clients are."""
 
     @property
     def n_clients(self) -> int:
@@ -79,6 +70,19 @@ class Federation(Clock, Protocol):
 
     def here(self, rnd: Round) -> list[int]:
         """Clients that can be given a task now: they are there and have none; ascending."""
+
+
+class Federation(Clock, Population, Protocol):
+    """The seam between a protocol and the world."""
+
+    options: dict[str, Any]  # the protocol's own settings
+    weights: Weights  # the global model
+    shown: Weights | None  # what is evaluated, and reported at the end, in place of the global model
+    memory: dict[str, Tree]  # what the protocol must remember from round to round; survives a checkpoint
+
+    @property
+    def key(self) -> Key:
+        """For draws that are the same in every round."""
 
     def rounds(self, at_most: int | None = None) -> AsyncIterator[Round]:
         """Rounds to come, all or some. Evaluation, records and checkpoints happen between two of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,18 @@ from motley.core.files import write_bytes
 MOST = 150_000  # bytes of a picture
 COLOURS = 128  # of its palette: lines, bars and letters need few
 COARSEST = 40  # dots per inch, below which letters cannot be read
+
+
+@contextmanager
+def drawing(font_size: int = 11) -> Iterator[Any]:
+    """Pyplot in the style of all pictures, without a window."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with mpl.rc_context({"font.size": font_size, "axes.spines.top": False, "axes.spines.right": False}):
+        yield plt
 
 
 def save(figure: Any, path: Path, dpi: int = 130) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from motley.core.wording import SHARES
-from motley.report.pictures import save
+from motley.report.pictures import drawing, save
 from motley.report.run_data import Group, RunData
 
 # Okabe and Ito's colours, told apart by everyone; each comes with a line style of its own.
@@ -76,12 +76,7 @@ def band(xs: Sequence[Array], ys: Sequence[Array], n: int = 400) -> tuple[Array,
 
 def plot(groups: Sequence[Group], path: Path) -> Path:
     """Draws the three panels into one PNG."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    with mpl.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+    with drawing() as plt:
         figure, panels = plt.subplots(1, 3, figsize=(14, 4.6), sharey=True, layout="constrained")
         for axes, (name, of, units) in zip(panels, AXES, strict=True):
             _panel(axes, groups, name, of, units)

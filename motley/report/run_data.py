@@ -105,15 +105,21 @@ def group(runs: Sequence[RunData]) -> list[Group]:
 def _labels(recipes: list[Recipe]) -> list[str]:
     """What differs between recipes: the method alone where that is all, else ``key=value``."""
     contents = [_flat(recipe) for recipe in recipes]
-    keys = [key for key in contents[0] if any(c.get(key) != contents[0][key] for c in contents)]
-    keys += [key for c in contents[1:] for key in c if key not in contents[0] and key not in keys]
+    keys = _differing(contents)
     if not keys:
         return [f"{recipe.name}, {recipe.method}" for recipe in recipes]
-    names = []
-    for content in contents:
-        pieces = [content[key] if key == "method" else f"{key}={content[key]}" for key in keys if key in content]
-        names.append(", ".join(str(piece) for piece in pieces))
-    return names
+    return [", ".join(_told(key, content[key]) for key in keys if key in content) for content in contents]
+
+
+def _differing(contents: list[dict[str, Any]]) -> list[str]:
+    """Keys whose values are not the same in all, in their order."""
+    keys = dict.fromkeys(key for content in contents for key in content)
+    absent = object()
+    return [key for key in keys if any(one.get(key, absent) != contents[0].get(key, absent) for one in contents)]
+
+
+def _told(key: str, value: Any) -> str:
+    return str(value) if key == "method" else f"{key}={value}"
 
 
 def _flat(recipe: Recipe) -> dict[str, Any]:

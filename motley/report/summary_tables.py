@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import pstdev
 from typing import Any
 
@@ -21,34 +21,36 @@ def swing(run: RunData) -> float:
 
 def rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """One row per group: means over its seeds, with a 95 % interval of the headline score."""
-    out = []
-    for one in groups:
-        score, interval = mean_and_interval([run.history[-1] for run in one.runs])
+    return [_row(one) for one in groups]
 
-        def mean(key: str, members: list[RunData] = one.runs) -> float:
-            return mean_and_interval([sum(getattr(record, key) for record in run.records) for run in members])[0]
 
-        out.append(
-            {
-                "label": one.label,
-                "runs": [str(run.folder) for run in one.runs],
-                "seeds": [run.recipe.seed for run in one.runs],
-                "finished": all(run.summary is not None for run in one.runs),
-                "rounds": min(run.records[-1].round for run in one.runs),
-                "headline": one.headline,
-                one.headline: score,
-                f"{one.headline}_interval": interval,
-                f"best_{one.headline}": mean_and_interval([run.best for run in one.runs])[0],
-                "swing": mean_and_interval([swing(run) for run in one.runs])[0],
-                "virtual_time": mean_and_interval([run.records[-1].virtual_time for run in one.runs])[0],
-                "bytes_up": mean("bytes_up"),
-                "bytes_down": mean("bytes_down"),
-                "lost": mean("lost"),
-                "late": mean("late"),
-                "wall_s": mean_and_interval([run.records[-1].wall_time for run in one.runs])[0],
-            }
-        )
-    return out
+def _row(one: Group) -> dict[str, Any]:
+    score, interval = mean_and_interval([run.history[-1] for run in one.runs])
+
+    def mean(of: Callable[[RunData], float]) -> float:
+        return mean_and_interval([of(run) for run in one.runs])[0]
+
+    def total(key: str) -> float:
+        return mean(lambda run: sum(getattr(record, key) for record in run.records))
+
+    return {
+        "label": one.label,
+        "runs": [str(run.folder) for run in one.runs],
+        "seeds": [run.recipe.seed for run in one.runs],
+        "finished": all(run.summary is not None for run in one.runs),
+        "rounds": min(run.records[-1].round for run in one.runs),
+        "headline": one.headline,
+        one.headline: score,
+        f"{one.headline}_interval": interval,
+        f"best_{one.headline}": mean(lambda run: run.best),
+        "swing": mean(swing),
+        "virtual_time": mean(lambda run: run.records[-1].virtual_time),
+        "bytes_up": total("bytes_up"),
+        "bytes_down": total("bytes_down"),
+        "lost": total("lost"),
+        "late": total("late"),
+        "wall_s": mean(lambda run: run.records[-1].wall_time),
+    }
 
 
 def markdown(groups: Sequence[Group]) -> str:

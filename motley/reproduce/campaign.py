@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from motley.engine.executor import n_cores
 from motley.reproduce.reproduction import Cell, Reproduction
 from motley.reproduce.results import Finished, Results, compact
 from motley.runtime.launch import Result, has_checkpoint, launch, resume
-from motley.runtime.parallel_runs import give_back, side_by_side
+from motley.runtime.parallel_runs import give_back, in_parallel
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import Record, environment, read_records, validations
 
@@ -77,11 +78,11 @@ def wanted_runs(
     return [found[wanted_run.recipe.identity] for _, wanted_run in ordered]
 
 
-def matching(wanted: list[WantedRun], texts: Sequence[str]) -> list[WantedRun]:
+def matching(wanted: list[WantedRun], texts: Sequence[str] | None) -> list[WantedRun]:
     """The wanted runs whose place holds one of the texts; all of them without texts."""
     found = [wanted_run for wanted_run in wanted if not texts or any(text in wanted_run.cell for text in texts)]
     if wanted and not found:
-        asked, places = " or ".join(texts), "; ".join(dict.fromkeys(wanted_run.cell for wanted_run in wanted))
+        asked, places = " or ".join(texts or ()), "; ".join(dict.fromkeys(wanted_run.cell for wanted_run in wanted))
         raise InputError(f"No missing run is of a place with '{asked}'; those missing are: {places}.")
     return found
 
@@ -173,21 +174,27 @@ def run_all(wanted: list[WantedRun], plan: Plan, told: Told) -> Iterator[Finishe
 
     One for which the GPU had no memory left beside the others is tried again when they are done.
     """
-    begun = time.time()
-    deadline = None if plan.budget is None else begun + plan.budget
+    deadline = None if plan.budget is None else time.time() + plan.budget
     stop_at = None if deadline is None else deadline + plan.grace
     ready = [replace(wanted_run, stop_at=stop_at, threads=max(1, n_cores() // plan.jobs)) for wanted_run in wanted]
     if plan.jobs > 1:
         crowded: list[WantedRun] = []
-        for wanted_run, future in side_by_side(ready, carry_out, min(plan.jobs, max(1, len(ready))), deadline):
-            finished = _one(wanted_run, future.result, told, crowded)
-            if finished is not None:
-                yield finished
+        yield from _beside(ready, plan.jobs, deadline, told, crowded)
         ready = crowded
     for wanted_run in ready:
         if deadline is not None and time.time() >= deadline:
             return
-        finished = _one(wanted_run, lambda wanted_run=wanted_run: carry_out(wanted_run), told)  # type: ignore[misc]
+        finished = _one(wanted_run, partial(carry_out, wanted_run), told)
+        if finished is not None:
+            yield finished
+
+
+def _beside(
+    ready: list[WantedRun], jobs: int, deadline: float | None, told: Told, crowded: list[WantedRun]
+) -> Iterator[Finished]:
+    """Several runs at a time; ``crowded`` gets those that found no memory."""
+    for wanted_run, future in in_parallel(ready, carry_out, min(jobs, max(1, len(ready))), deadline):
+        finished = _one(wanted_run, future.result, told, crowded)
         if finished is not None:
             yield finished
 

@@ -65,12 +65,20 @@ def _beside(table: Table, row: str, own: list[Finished], rival: list[Finished]) 
         champion_mean=round(_mean(metric, own), 4),
         paper_mean=round(_mean(metric, rival), 4),
         difference=round(statistics.fmean(found), 4),
-        low=None if low is None else round(low, 4),
-        high=None if high is None else round(high, 4),
+        low=_rounded(low),
+        high=_rounded(high),
         seeds=len(found),
         wins=sum(value > 0 for value in found),
-        budget={name: share for name in BUDGET if (share := _share(name, own, rival)) is not None},
+        budget=_budget(own, rival),
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _budget(own: Sequence[Finished], rival: Sequence[Finished]) -> dict[str, float]:
+    return {name: share for name in BUDGET if (share := _share(name, own, rival)) is not None}
 
 
 def _mean(metric: str, runs: Sequence[Finished]) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from motley.report.run_data import mean_and_interval
 from motley.reproduce.metrics import measure
 from motley.reproduce.reproduction import Cell, Claim, Reproduction
 from motley.reproduce.results import Finished
@@ -57,10 +58,8 @@ def interval(
     """The 95 % t-interval of a mean, cut to where values can lie; nothing to say with fewer than two values."""
     if len(values) < 2:
         return None, None
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    mean = statistics.fmean(values)
+    mean, half = mean_and_interval(values)
+    assert half is not None
     return max(mean - half, within[0]), min(mean + half, within[1])
 
 
@@ -119,16 +118,32 @@ def told_of(found: Sequence[float], threshold: float, unit: str = "") -> Compare
 
 def chains(made: Reproduction, claim: Claim) -> list[list[Cell]]:
     """The orders a claim states, greatest first; it holds where all of them do."""
-    columns, rows = claim.columns or list(made.columns), claim.rows or list(made.rows)
+    columns = claim.columns or list(made.columns)
     if claim.best is not None:
-        others = claim.above or [row for row in made.rows if row != claim.best]
-        return [[Cell(claim.best, column), Cell(row, column)] for column in columns for row in others]
-    by_name = {str(cell): cell for cell in made.cells()}
-    if all(name in made.rows for name in claim.order):
-        return [[Cell(row, column) for row in claim.order] for column in columns]
-    if all(name in made.columns for name in claim.order):
-        return [[Cell(row, column) for column in claim.order] for row in rows]
-    return [[by_name[name] for name in claim.order]]
+        return [_down([claim.best, row], column) for column in columns for row in _others(made, claim)]
+    if set(claim.order) <= made.rows.keys():
+        return [_down(claim.order, column) for column in columns]
+    if set(claim.order) <= made.columns.keys():
+        return [_along(row, claim.order) for row in claim.rows or made.rows]
+    return [_by_name(made, claim.order)]
+
+
+def _others(made: Reproduction, claim: Claim) -> list[str]:
+    """The rows that the best one is compared with."""
+    return claim.above or [row for row in made.rows if row != claim.best]
+
+
+def _by_name(made: Reproduction, names: Sequence[str]) -> list[Cell]:
+    cells = {str(cell): cell for cell in made.cells()}
+    return [cells[name] for name in names]
+
+
+def _down(rows: Sequence[str], column: str) -> list[Cell]:
+    return [Cell(row, column) for row in rows]
+
+
+def _along(row: str, columns: Sequence[str]) -> list[Cell]:
+    return [Cell(row, column) for column in columns]
 
 
 def pairs_of(made: Reproduction, claim: Claim, runs: Runs) -> list[tuple[Cell, Cell]]:
@@ -213,21 +228,30 @@ def holm(chances: Sequence[float]) -> list[float]:
 
 def _verdict(claim: Claim, found: Found, chances: tuple[float, float], p: float) -> Verdict:
     holds = None if p >= LEVEL else chances[0] < chances[1]
-    threshold = claim.by - claim.margin
-    measured = [one.mean for _, _, one in found if one.mean is not None]
-    in_order = sum(mean > threshold for mean in measured)
-    seen = f"{in_order} of {len(measured)} comparisons have their means in this order" if measured else "not measured"
-    seen += f" within {claim.margin:g}" if measured and claim.margin else ""
-    seen += f" and {claim.by:g} apart" if measured and claim.by else ""
     if claim.average:
         return Verdict(claim.text, holds, f"on average: {found[0][2].why}", found[0][2].pairs, round(p, 6))
-    reasons = [f"{greater} against {less}: {one.why}" for greater, less, one in found if one.holds is not True]
-    if claim.by and not reasons:
-        reasons = [f"{greater} against {less}: {one.why}" for greater, less, one in found]
-    shown = reasons[:3] + ([f"and {len(reasons) - 3} more"] if len(reasons) > 3 else [])
-    told = f"p = {p:.2g} beside the table's other claims" if holds is None and _alone(claim, found) else ""
-    why = "; ".join([seen, *shown, *([told] if told else [])])
+    told = [f"p = {p:.2g} beside the table's other claims"] if holds is None and _alone(claim, found) else []
+    why = "; ".join([_in_order(claim, found), *_reasons(claim, found), *told])
     return Verdict(claim.text, holds, why, min(one.pairs for _, _, one in found), round(p, 6))
+
+
+def _in_order(claim: Claim, found: Found) -> str:
+    """How many comparisons have their means as claimed."""
+    measured = [one.mean for _, _, one in found if one.mean is not None]
+    if not measured:
+        return "not measured"
+    in_order = sum(mean > claim.by - claim.margin for mean in measured)
+    within = f" within {claim.margin:g}" if claim.margin else ""
+    apart = f" and {claim.by:g} apart" if claim.by else ""
+    return f"{in_order} of {len(measured)} comparisons have their means in this order{within}{apart}"
+
+
+def _reasons(claim: Claim, found: Found) -> list[str]:
+    """The first three comparisons that do not hold, or of all where a distance is claimed, and how many more."""
+    failing = [one for one in found if one[2].holds is not True]
+    shown = failing or (found if claim.by else [])
+    reasons = [f"{greater} against {less}: {one.why}" for greater, less, one in shown]
+    return reasons[:3] + ([f"and {len(reasons) - 3} more"] if len(reasons) > 3 else [])
 
 
 def _alone(claim: Claim, found: Found) -> bool:

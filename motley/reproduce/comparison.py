@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from motley.report.significance import compare as paired
 from motley.report.significance import signed_rank
@@ -103,31 +103,51 @@ def against(made: Reproduction, runs: dict[Cell, list[Finished]]) -> list[Agains
     """Every row beside the baseline, by the first metric: column by column, then over the columns of the paper."""
     if made.baseline is None:
         return []
-    metric = made.metrics[0]
     found: list[Against] = []
-    for row in dict.fromkeys(cell.row for cell in runs if cell.row != made.baseline):
-        whole: list[Against] = []
-        scaled: list[float] = []
-        own_means: list[float] = []
-        base_means: list[float] = []
-        for column in dict.fromkeys(cell.column for cell in runs if cell.row == row):
-            base = by_draw(metric, runs.get(Cell(made.baseline, column), []))
-            own = by_draw(metric, runs[Cell(row, column)])
-            if not base.keys() & own.keys():
-                continue
-            _, one = paired({made.baseline: base, row: own}, made.baseline)
-            found.append(Against(row, column, round(one.relative, 4), one.p, one.pairs))
-            if made.paper_value(Cell(made.baseline, column), metric) is not None:
-                whole.append(found[-1])
-                mean = one.mean - one.difference  # the baseline's
-                own_means.append(one.mean)
-                base_means.append(mean)
-                scaled += [(own[draw] - base[draw]) / mean for draw in base.keys() & own.keys()]
-        if whole:
-            average = 100.0 * (sum(own_means) - sum(base_means)) / sum(base_means)
-            p = signed_rank(scaled, [0.0] * len(scaled))
-            found.append(Against(row, None, round(average, 4), p, len(scaled)))
+    for row in dict.fromkeys(cell.row for cell in runs):
+        if row != made.baseline:
+            columns = [_beside(made, made.baseline, cell, runs) for cell in runs if cell.row == row]
+            seen = [one for one in columns if one is not None]
+            found += [*(one.against for one in seen), *_over_columns(row, seen)]
     return found
+
+
+class OneColumn(NamedTuple):
+    """A row beside the baseline in one column, and what an average over columns needs of it."""
+
+    against: Against
+    in_paper: bool
+    own: float  # means
+    base: float
+    scaled: list[float]  # differences as shares of the baseline's mean, one per seed and fold
+
+
+def _beside(made: Reproduction, baseline: str, cell: Cell, runs: dict[Cell, list[Finished]]) -> OneColumn | None:
+    metric, base_cell = made.metrics[0], Cell(baseline, cell.column)
+    base, own = by_draw(metric, runs.get(base_cell, [])), by_draw(metric, runs[cell])
+    both = base.keys() & own.keys()
+    if not both:
+        return None
+    _, one = paired({baseline: base, cell.row: own}, baseline)
+    mean = one.mean - one.difference  # the baseline's
+    return OneColumn(
+        Against(cell.row, cell.column, round(one.relative, 4), one.p, one.pairs),
+        made.paper_value(base_cell, metric) is not None,
+        one.mean,
+        mean,
+        [(own[draw] - base[draw]) / mean for draw in both],
+    )
+
+
+def _over_columns(row: str, seen: list[OneColumn]) -> list[Against]:
+    """The means over columns of the paper beside each other, with a test over all their pairs."""
+    columns = [one for one in seen if one.in_paper]
+    if not columns:
+        return []
+    base = sum(one.base for one in columns)
+    average = 100.0 * (sum(one.own for one in columns) - base) / base
+    scaled = [difference for one in columns for difference in one.scaled]
+    return [Against(row, None, round(average, 4), signed_rank(scaled, [0.0] * len(scaled)), len(scaled))]
 
 
 def _row(made: Reproduction, cell: Cell, metric: str, runs: list[Finished]) -> Row:
@@ -136,7 +156,6 @@ def _row(made: Reproduction, cell: Cell, metric: str, runs: list[Finished]) -> R
     low, high = interval(values, bounds(metric))
     paper = made.paper_value(cell, metric)
     difference = None if mean is None or paper is None else round(mean - paper, 4)
-    devices = sorted({run.device for run in runs if run.device})
     return Row(
         row=str(cell),
         metric=metric,
@@ -145,7 +164,7 @@ def _row(made: Reproduction, cell: Cell, metric: str, runs: list[Finished]) -> R
         low=_rounded(low),
         high=_rounded(high),
         seeds=len(values),
-        device=", ".join(devices) or None,
+        device=_devices(runs),
         difference=difference,
     )
 
@@ -155,8 +174,7 @@ def _share(made: Reproduction, cell: Cell, metric: str, runs: dict[Cell, list[Fi
     base = made.base_of(cell, metric)
     if base is None or base not in runs:
         return []
-    own, other = by_draw(metric, runs[cell]), by_draw(metric, runs[base])
-    values = [own[draw] / other[draw] for draw in sorted(own.keys() & other.keys()) if other[draw]]
+    values = _ratios(by_draw(metric, runs[cell]), by_draw(metric, runs[base]))
     mean = statistics.fmean(values) if values else None
     low, high = interval(values)
     paper = made.paper_share(cell, base, metric)
@@ -169,10 +187,18 @@ def _share(made: Reproduction, cell: Cell, metric: str, runs: dict[Cell, list[Fi
             low=_rounded(low),
             high=_rounded(high),
             seeds=len(values),
-            device=", ".join(sorted({run.device for run in runs[cell] if run.device})) or None,
+            device=_devices(runs[cell]),
             difference=None if mean is None or paper is None else round(mean - paper, 4),
         )
     ]
+
+
+def _ratios(own: dict[tuple[int, int], float], other: dict[tuple[int, int], float]) -> list[float]:
+    return [own[draw] / other[draw] for draw in sorted(own.keys() & other.keys()) if other[draw]]
+
+
+def _devices(runs: list[Finished]) -> str | None:
+    return ", ".join(sorted({run.device for run in runs if run.device})) or None
 
 
 def _rounded(value: float | None) -> float | None:

@@ -152,11 +152,11 @@ def invert(e: Experiment, params: Tensor, attack: Attack) -> Findings:
         gallery.setdefault("a training image", []).append(victim.images[0])
         outsiders = other_images[other_y == victim.label]
         for name in ("prototype, decoder of single features", "class mean (label alone)"):
-            errors.setdefault(f"members: {name}", []).append(_members(guesses[name], victim.images, outsiders))
+            errors.setdefault(f"members: {name}", []).append(membership(guesses[name], victim.images, outsiders))
     return Findings(_report(e, attack, errors), {k: torch.stack(v) for k, v in gallery.items()}, e.dataset.input_shape)
 
 
-def _members(guess: Tensor, inside: Tensor, outside: Tensor) -> float:
+def membership(guess: Tensor, inside: Tensor, outside: Tensor) -> float:
     """Area under the curve of telling a prototype's images from others of the class by their distance to a guess."""
     images = torch.cat([inside, outside])
     y = torch.cat([torch.ones(len(inside)), torch.zeros(len(outside))]).to(torch.int64)

@@ -8,7 +8,7 @@ from pathlib import Path
 from motley.core.files import write_json, write_text
 from motley.reproduce.claims import Verdict
 from motley.reproduce.comparison import Row, Table
-from motley.reproduce.results import RUNS
+from motley.reproduce.results import RUNS, Finished
 from motley.reproduce.table_picture import picture
 
 GAP = 3.0  # points of difference from the paper that are named
@@ -133,7 +133,7 @@ def _made_with(table: Table) -> list[str]:
     devices = _named(run.device for run in runs)
     versions = _named(run.environment.get("packages", {}).get("torch") for run in runs)
     executors = _named(run.summary.get("executor") for run in runs)
-    hours = sum(float(run.summary.get("wall_s") or 0.0) for run in runs) / 3600
+    hours = sum(_seconds(run) for run in runs) / 3600
     flag = " --quick" if table.quick else ""
     over = "seeds and folds" if table.reproduction.folds else "seeds"
     return [
@@ -145,6 +145,10 @@ def _made_with(table: Table) -> list[str]:
         f"{over}, cut to where values can lie; claims are judged by the differences, one by one.",
         "",
     ]
+
+
+def _seconds(run: Finished) -> float:
+    return float(run.summary.get("wall_s") or 0.0)
 
 
 def _named(values: Iterable[object]) -> str:

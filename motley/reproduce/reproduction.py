@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -201,12 +201,7 @@ def _content(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     Lists of ``rows`` or ``columns`` take some of that file's; numbers, claims and the like are about that file's own
     table and are then not taken over. Places that are left stay, ``adds`` goes on with its note.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecipeError(f"There is no reproduction file {path}.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"The reproduction file {path} is not valid TOML: {error}.") from None
+    content = _parsed(path)
     parent = content.pop("extends", None)
     if parent is None:
         return content
@@ -215,20 +210,31 @@ def _content(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     base = _content(path.with_name(f"{parent}.toml"), (*children, path))
     recipe = {**base.get("recipe", {}), **content.get("recipe", {})}
     note = f"{content.get('note', base.get('note', ''))}{content.pop('adds', '')}"
-    if any(isinstance(content.get(kind), list) for kind in _TAKEN):
-        base = {key: value for key, value in base.items() if key in _SHARED}
-        for kind in _TAKEN:
-            if isinstance(content.get(kind), list):
-                content[kind] = _some(base.get(kind, {}), content[kind], f"{kind} that {path} extends")
-        made = {**base, **content}
-        kept = {str(Cell(row, column)) for row in made["rows"] for column in made.get("columns", [""])}
-        base["places"] = {place: value for place, value in base.get("places", {}).items() if place in kept}
-        content["places"] = {**base["places"], **content.get("places", {})}
-    return {**base, **content, "note": note, "recipe": recipe}
+    taken = [kind for kind in _TAKEN if isinstance(content.get(kind), list)]
+    made = _part_of(base, content, taken, path) if taken else {**base, **content}
+    return {**made, "note": note, "recipe": recipe}
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"There is no reproduction file {path}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"The reproduction file {path} is not valid TOML: {error}.") from None
 
 
 _TAKEN = ("rows", "columns")
 _SHARED = (*_TAKEN, "title", "paper", "seeds", "folds", "metrics", "places")
+
+
+def _part_of(base: dict[str, Any], content: dict[str, Any], taken: list[str], path: Path) -> dict[str, Any]:
+    """Some rows or columns of another file's table, and the places that are left of it."""
+    lists = {kind: _some(base.get(kind, {}), content[kind], f"{kind} that {path} extends") for kind in taken}
+    made = {**{key: value for key, value in base.items() if key in _SHARED}, **content, **lists}
+    kept = {str(Cell(row, column)) for row in made["rows"] for column in made.get("columns", [""])}
+    places = {place: value for place, value in base.get("places", {}).items() if place in kept}
+    return {**made, "places": {**places, **content.get("places", {})}}
 
 
 def _some(held: dict[str, Any], wanted: list[str], what: str) -> dict[str, Any]:
@@ -242,25 +248,32 @@ def _some(held: dict[str, Any], wanted: list[str], what: str) -> dict[str, Any]:
 
 def _check(made: Reproduction, path: Path) -> None:
     """Names in numbers, claims and the quick version must be rows and columns."""
-    rows, columns = set(made.rows), set(made.columns)
-    wanted: list[tuple[str, Mapping[str, Any] | set[str], str]] = []
-    for table in made.numbers.values():
-        for row, values in table.items():
-            wanted.append((row, rows, "row"))
-            if len(values) != len(columns):
-                raise RecipeError(
-                    f"The reproduction file {path}: row '{row}' has {len(values)} numbers for {len(columns)} columns."
-                )
+    for row, values in (pair for table in made.numbers.values() for pair in table.items()):
+        if len(values) != len(made.columns):
+            raise RecipeError(
+                f"The reproduction file {path}: row '{row}' has {len(values)} numbers for {len(made.columns)} columns."
+            )
+    cells = {str(cell) for cell in made.cells()}
+    known = {"row": {*made.rows}, "column": {*made.columns}, "place": cells}
+    known["row or column"] = known["row"] | known["column"] | cells
+    for kind, name in _named(made):
+        if name not in known[kind]:
+            raise UnknownNameError(f"{kind} of the reproduction '{made.name}'", name, known[kind])
+
+
+def _named(made: Reproduction) -> Iterator[tuple[str, str]]:
+    """Every name that a file uses, and of what it should be one."""
+    yield from (("row", row) for table in made.numbers.values() for row in table)
     for claim in made.claims:
-        wanted += [(name, rows, "row") for name in (*claim.rows, *claim.above, *([claim.best] if claim.best else []))]
-        wanted += [(name, columns, "column") for name in claim.columns]
-        cells = {str(cell) for cell in made.cells()}
-        wanted += [(name, rows | columns | cells, "row or column") for name in claim.order]
+        yield from _each("row", *claim.rows, *claim.above, claim.best)
+        yield from _each("column", *claim.columns)
+        yield from _each("row or column", *claim.order)
     for named in made.shares.values():
-        wanted += [(name, rows, "row") for name in (*named.values(), *(name for name in named if name != "*"))]
-    wanted += [(name, {str(cell) for cell in made.cells()}, "place") for name in made.places]
-    wanted += [(name, rows, "row") for name in (*made.quick.rows, *([made.baseline] if made.baseline else []))]
-    wanted += [(name, columns, "column") for name in made.quick.columns]
-    for name, known, kind in wanted:
-        if name not in known:
-            raise UnknownNameError(f"{kind} of the reproduction '{made.name}'", name, known)
+        yield from _each("row", *named.values(), *(name for name in named if name != "*"))
+    yield from _each("place", *made.places)
+    yield from _each("row", *made.quick.rows, made.baseline)
+    yield from _each("column", *made.quick.columns)
+
+
+def _each(kind: str, *names: str | None) -> Iterator[tuple[str, str]]:
+    return ((kind, name) for name in names if name)

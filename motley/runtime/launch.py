@@ -151,7 +151,7 @@ class Run:
     def begin(self) -> None:
         """Takes the directory, tells listeners, and saves what a new run starts from."""
         self._own()
-        self._tell("begun")
+        self.tell("begun")
         _one(self.listeners, Checkpointer).begin(self)
 
     async def drive(self) -> None:
@@ -186,7 +186,8 @@ class Run:
             self._lock = ExitStack()
             self._lock.enter_context(held(self.folder))
 
-    def _tell(self, what: str, *given: Any) -> None:
+    def tell(self, what: str, *given: Any) -> None:
+        """Tells all listeners."""
         for listener in self.listeners:
             getattr(listener, what)(self, *given)
 
@@ -207,9 +208,9 @@ class Run:
             extra={**_ends(tally), **tally.notes},
         )
         try:
-            self._tell("round_ended", record)
+            self.tell("round_ended", record)
             if record.judged:
-                self._tell("evaluated", record)
+                self.tell("evaluated", record)
         except MotleyError:
             raise
         except Exception:  # whatever a listener of the user's raises: nothing that was reached is lost
@@ -228,7 +229,7 @@ class Run:
         facts = {"record": last, "wall": self.wall, "motley": motley.__version__, "executor": self.executor_name}
         checkpoint.save(self._checkpoints, number, state, facts)
         self.carrier.saved()
-        self._tell("saved", number)
+        self.tell("saved", number)
 
     def take_up(self) -> None:
         """Goes back to the last checkpoint of this directory."""
@@ -253,7 +254,7 @@ class Run:
     # ------------------------------------------------------------------ the end
     def finish(self) -> Result:
         """Judges, sums up and writes what the run leaves."""
-        self._judge_the_last()
+        _judge_the_last(self)
         summary = summary_of(self)
         preparation = self.experiment.preparation
         result = Result(self.folder, self.recipe, self.records, self.model, summary, self.experiment.net, preparation)
@@ -261,17 +262,18 @@ class Run:
             write_json(self.folder / PREPARATION, preparation.as_dict())
             write_model(self.folder / "model.safetensors", self.experiment.net, self.module, preparation)
             write_json(self.folder / "summary.json", summary)
-        self._tell("finished", result)
+        self.tell("finished", result)
         return result
 
-    def _judge_the_last(self) -> None:
-        """A run that ended before its time is judged where it ended."""
-        if self.records and not self.records[-1].judged:
-            _one(self.listeners, Evaluator).judge(self, self.records[-1])
-            if self.folder is not None:
-                lines = "".join(record.to_line() + "\n" for record in self.records)
-                write_text(self.folder / "rounds.jsonl", lines)
-            self._tell("evaluated", self.records[-1])
+
+def _judge_the_last(run: Run) -> None:
+    """A run that ended before its time is judged where it ended."""
+    if run.records and not run.records[-1].judged:
+        _one(run.listeners, Evaluator).judge(run, run.records[-1])
+        if run.folder is not None:
+            lines = "".join(record.to_line() + "\n" for record in run.records)
+            write_text(run.folder / "rounds.jsonl", lines)
+        run.tell("evaluated", run.records[-1])
 
 
 def _careful(recipe: Recipe) -> list[Listener]:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def side_by_side(
+def in_parallel(
     tasks: Iterable[T],
     work: Callable[[T], R],
     jobs: int,

@@ -40,6 +40,11 @@ def remembered(spec: str, name: str, dataset: Dataset, clients: int | None, key:
     return _KEPT[asked]
 
 
+def forget() -> None:
+    """Leaves to the disk what this process remembers."""
+    _KEPT.clear()
+
+
 def _written(spec: str) -> str:
     """The content of the file that a partition is read from: it may change while the name stays."""
     paths = [str(call.arguments.get("path", "")) for call in parse(spec, "partition")]

@@ -28,7 +28,7 @@ from motley.core.problem import Problem
 from motley.engine.executor import n_cores
 from motley.runtime.experiment import prepare
 from motley.runtime.launch import has_checkpoint, launch, read_summary, resume
-from motley.runtime.parallel_runs import give_back, side_by_side
+from motley.runtime.parallel_runs import give_back, in_parallel
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import Record, environment, read_records
 
@@ -269,7 +269,7 @@ def _found(wanted: list[TrialRun], jobs: int, begun: Callable[[int, TrialRun], o
     alone = wanted
     if jobs > 1:
         alone = []
-        for wanted_run, future in side_by_side(wanted, _score, jobs, begun=lambda one: begun(next(count), one)):
+        for wanted_run, future in in_parallel(wanted, _score, jobs, begun=lambda one: begun(next(count), one)):
             score = future.result()
             if score.crowded:
                 alone.append(wanted_run._replace(jobs=1))

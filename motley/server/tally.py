@@ -81,21 +81,33 @@ class Unseen:
         return cls().shape
 
 
+def _models(updates: Sequence[Update]) -> tuple[Any, Any]:
+    """The models that clients started from, and how they changed them."""
+    return _starts(updates), stack_rows([update.delta for update in updates])
+
+
+def _trained(updates: Sequence[Update], device: torch.device) -> tuple[Tensor, bool | None]:
+    """Which layers were trained, and whether all were, if that can be told without waiting for a GPU."""
+    trained = torch.stack([update.trained for update in updates])
+    return (trained, None) if trained.is_cuda else (sent(trained, device), bool((trained == 1).all()))
+
+
 def stacked(rnd: Round, updates: Sequence[Update]) -> Updates:
     """Updates as hooks see them: stacked, in their order."""
     seen = all(update.held is None for update in updates)
     device = updates[0].start.value.device if seen else updates[0].loss.device
     ids, number = sent(torch.tensor([[u.client for u in updates], [u.round for u in updates]]), device)
     n, steps, epochs, lr, duration, width, age = _numbers(rnd, updates, device)
-    trained = torch.stack([update.trained for update in updates])
+    trained, whole = _trained(updates, device)
     unseen: Any = Unseen()
+    start, delta = _models(updates) if seen else (unseen, unseen)
     return Updates(
         ids=ids,
         round=number,
         age=age,
-        start=_starts(updates) if seen else unseen,
-        delta=stack_rows([update.delta for update in updates]) if seen else unseen,
-        trained=trained if trained.is_cuda else sent(trained, device),
+        start=start,
+        delta=delta,
+        trained=trained,
         n=n,
         loss=stack_rows([update.loss for update in updates]).to(device),
         steps=steps,
@@ -104,5 +116,5 @@ def stacked(rnd: Round, updates: Sequence[Update]) -> Updates:
         duration=duration,
         extras=_extras(updates),
         width=None if updates[0].width is None else width,
-        whole=None if trained.is_cuda else bool((trained == 1).all()),
+        whole=whole,
     )

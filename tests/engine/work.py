@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 
@@ -108,3 +109,18 @@ LANES: dict[str, Callable[[Site], CpuLane | GpuLane]] = {"cpu": OnCpu, "gpu": As
 def batched(e: Experiment, lane: str = "cpu") -> Batched:
     """The batched executor on the lane of that name."""
     return Batched(e.site, "cpu", LANES[lane](e.site))
+
+
+E = TypeVar("E", bound=Executor)
+
+
+@contextmanager
+def closing(executor: E) -> Iterator[E]:
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+def nothing(client: int) -> None:
+    """What clients keep before their first task."""

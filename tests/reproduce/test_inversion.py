@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from motley.commands.cli import app
 from motley.core.errors import InputError
 from motley.core.keys import Key
-from motley.reproduce.inversion import Attack, _members, decoder, error, made_up_prototypes
+from motley.reproduce.inversion import Attack, decoder, error, made_up_prototypes, membership
 
 SMALL = ["data=digits", "model=mlp", "partition=drawn(per_client=2, samples=60)", "rounds=2"]
 
@@ -26,8 +26,8 @@ def test_error_by_hand() -> None:
 def test_members_are_told_apart_only_where_they_differ() -> None:
     g = torch.Generator().manual_seed(0)
     near, far = torch.rand(40, 5, generator=g) * 0.1, torch.rand(60, 5, generator=g) * 0.1 + 0.5
-    assert _members(torch.zeros(5), near, far) == 1.0
-    alike = _members(torch.zeros(5), torch.rand(400, 5, generator=g), torch.rand(600, 5, generator=g))
+    assert membership(torch.zeros(5), near, far) == 1.0
+    alike = membership(torch.zeros(5), torch.rand(400, 5, generator=g), torch.rand(600, 5, generator=g))
     assert alike == pytest.approx(0.5, abs=0.06)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from motley.core.errors import UnknownNameError
 from motley.methods import METHODS, make_method
 from motley.reproduce.metrics import measure
-from motley.reproduce.reproduction import Cell, Draw, Reproduction, names, read
+from motley.reproduce.reproduction import PAPERS, Cell, Draw, names, read
 from motley.reproduce.results import Finished
 from motley.runtime.recipe import load
 from motley.runtime.recipe import names as recipe_names
@@ -88,12 +91,9 @@ def test_metrics() -> None:
     assert measure("wobble(name='none')", _run("mnist")) is None
 
 
-def test_a_place_that_does_not_exist() -> None:
-    made = read("radfed-fig-2").model_dump()
-    from pathlib import Path
-
-    from motley.reproduce.reproduction import _check
-
-    wrong = Reproduction(**{**made, "places": {"RADFed, COVFEAT": {}}})
-    with pytest.raises(UnknownNameError, match="no place of the reproduction 'radfed-fig-2' named 'RADFed, COVFEAT'"):
-        _check(wrong, Path("x.toml"))
+def test_a_place_that_does_not_exist(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.toml"
+    wrong.write_text((PAPERS / "radfed-fig-2.toml").read_text() + '\n[places."RADFed, COVFEAT"]\nlr = 0.1\n')
+    shutil.copy(PAPERS / "radfed-table-3.toml", tmp_path)  # of which it takes some rows
+    with pytest.raises(UnknownNameError, match=r"no place of the reproduction 'wrong' named 'RADFed, COVFEAT'"):
+        read(str(wrong))

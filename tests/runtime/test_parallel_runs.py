@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from motley.runtime.parallel_runs import side_by_side
+from motley.runtime.parallel_runs import in_parallel
 
 
 def squared(n: int) -> int:
@@ -24,7 +24,7 @@ def lingers(path: Path) -> None:
 
 def test_all_are_done_and_a_failure_is_told_with_its_task() -> None:
     begun: list[int] = []
-    found = dict(side_by_side(range(5), squared, 2, begun=begun.append))
+    found = dict(in_parallel(range(5), squared, 2, begun=begun.append))
     assert begun == [0, 1, 2, 3, 4]
     assert {n: future.result() for n, future in found.items() if n != 3} == {0: 0, 1: 1, 2: 4, 4: 16}
     with pytest.raises(ValueError, match="three"):
@@ -32,7 +32,7 @@ def test_all_are_done_and_a_failure_is_told_with_its_task() -> None:
 
 
 def test_none_is_started_after_the_end() -> None:
-    assert list(side_by_side(range(5), squared, 2, until=time.time() - 1)) == []
+    assert list(in_parallel(range(5), squared, 2, until=time.time() - 1)) == []
 
 
 def test_whoever_stops_listening_ends_those_under_way(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_whoever_stops_listening_ends_those_under_way(tmp_path: Path) -> None:
 
     tasks = iter([running, tmp_path / "other"])
     with pytest.raises(KeyboardInterrupt):
-        list(side_by_side(tasks, lingers, 2, begun=lambda path: interrupted(path) if path != running else None))
+        list(in_parallel(tasks, lingers, 2, begun=lambda path: interrupted(path) if path != running else None))
     pid = int(running.read_text())
     deadline = time.time() + 10
     while Path(f"/proc/{pid}").exists() and "zombie" not in Path(f"/proc/{pid}/status").read_text():

@@ -130,31 +130,37 @@ def eicu() -> Dataset:
 
 def eicu_table() -> EicuTable:
     """Stays that have both APACHE tables and a known outcome."""
-    patients = {row["patientunitstayid"]: row for row in _csv("patient")}
-    physiology = {row["patientunitstayid"]: row for row in _csv("apacheApsVar")}
-    history = {row["patientunitstayid"]: row for row in _csv("apachePredVar")}
-    hospitals = {row["hospitalid"]: row for row in _csv("hospital")}
-    status = {"Alive": 0, "Expired": 1}
-    stays = [
-        stay
-        for stay, row in patients.items()
-        if stay in physiology and stay in history and row["hospitaldischargestatus"] in status
-    ]
+    patients, physiology, history = (_by(_csv(name), STAY) for name in ("patient", "apacheApsVar", "apachePredVar"))
+    whole = physiology.keys() & history.keys()
+    stays = [stay for stay, row in patients.items() if stay in whole and row[STATUS] in OUTCOMES]
     if not stays:
         raise DataError("The eICU tables have no stay in common; they are not the files Motley expects.")
     first, second = EICU_PHYSIOLOGY.split(), EICU_HISTORY.split()
-    rows = [
-        [_number(physiology[stay][c]) for c in first] + [_number(history[stay][c]) for c in second] for stay in stays
-    ]
-    place = [patients[stay]["hospitalid"] for stay in stays]
-    groups = {
-        "hospital": np.array([int(h) for h in place]),
-        "region": _codes(hospitals[h]["region"] for h in place),
-        "beds": _codes(hospitals[h]["numbedscategory"] for h in place),
-    }
-    groups["region_beds"] = 10 * groups["region"] + groups["beds"]  # hospitals of one size in one region
-    y = np.array([status[patients[stay]["hospitaldischargestatus"]] for stay in stays])
-    return EicuTable(np.array(rows, np.float32), y, first + second, groups)
+    rows = [_numbers(physiology[stay], first) + _numbers(history[stay], second) for stay in stays]
+    died = np.array([OUTCOMES[patients[stay][STATUS]] for stay in stays])
+    groups = _places([patients[stay]["hospitalid"] for stay in stays])
+    return EicuTable(np.array(rows, np.float32), died, first + second, groups)
+
+
+STAY, STATUS = "patientunitstayid", "hospitaldischargestatus"
+OUTCOMES = {"Alive": 0, "Expired": 1}
+
+
+def _by(rows: list[dict[str, str]], column: str) -> dict[str, dict[str, str]]:
+    return {row[column]: row for row in rows}
+
+
+def _places(ids: list[str]) -> dict[str, NDArray[np.int64]]:
+    """Where stays were, by hospital and coarser: ways in which they can be divided among clients."""
+    hospitals = _by(_csv("hospital"), "hospitalid")
+    region = _codes(hospitals[one]["region"] for one in ids)
+    beds = _codes(hospitals[one]["numbedscategory"] for one in ids)
+    together = 10 * region + beds  # hospitals of one size in one region
+    return {"hospital": np.array([int(one) for one in ids]), "region": region, "beds": beds, "region_beds": together}
+
+
+def _numbers(row: dict[str, str], columns: list[str]) -> list[float]:
+    return [_number(row[column]) for column in columns]
 
 
 def _csv(name: str) -> list[dict[str, str]]:

@@ -115,14 +115,11 @@ def sent140(length: int = 25, vocabulary: int = 10_000) -> Dataset:
     y = np.asarray(label, np.int64)
     test = stratified(y, TEST_FRACTION, Key.root(0).fold("sent140").generator())
     words = [words_of(tweet) for tweet in text]
-    counted = Counter(word for i in np.flatnonzero(~test) for word in words[i])
-    ranked = sorted(counted, key=lambda word: (-counted[word], word))[: vocabulary - 2]
-    number = {word: i + 2 for i, word in enumerate(ranked)}
+    number = _numbered((word for i in np.flatnonzero(~test) for word in words[i]), vocabulary - 2)
     x = np.zeros((len(y), length), np.int16 if vocabulary < 2**15 else np.int32)
-    for i, tweet in enumerate(words):
+    for row, tweet in zip(x, words, strict=True):
         known = [number.get(word, UNKNOWN) for word in tweet[:length]]
-        if known:
-            x[i, -len(known) :] = known
+        row[length - len(known) :] = known
     ids = np.unique(np.asarray(user), return_inverse=True)[1].astype(np.int64)
     t = torch.from_numpy
     return Dataset(
@@ -136,8 +133,15 @@ def sent140(length: int = 25, vocabulary: int = 10_000) -> Dataset:
         "text",
         {"user": t(ids[~test])},
         {"user": t(ids[test])},
-        vocabulary=len(ranked) + 2,
+        vocabulary=len(number) + 2,
     )
+
+
+def _numbered(words: Iterable[str], most: int) -> dict[str, int]:
+    """The most frequent words, numbered after padding and the unknown word."""
+    counted = Counter(words)
+    ranked = sorted(counted, key=lambda word: (-counted[word], word))[:most]
+    return {word: number for number, word in enumerate(ranked, UNKNOWN + 1)}
 
 
 def _tweets() -> tuple[Sequence[int], Sequence[str], Sequence[str]]:

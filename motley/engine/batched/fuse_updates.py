@@ -126,20 +126,32 @@ def _move_by_product(
 
 def _way_back(product: Node, piece: Piece, params: Node, rest: list[Any], run: list[Node]) -> Node | None:
     """The gradient of a layer's input, if the layer may move there already: nothing reads its weights later on."""
-    x, slope, precision = product.args
+    back = _input_gradient(product)
+    if back is None or _region(back.args[1]) != (params, piece.start, piece.size):
+        return None
+    nodes = list(back.graph.nodes)
+    here = nodes.index(back)
+    late = {*nodes[here + 1 :]}
+    if not late.isdisjoint(one for one in (product.args[0], params, *rest) if isinstance(one, Node)):
+        return None
+    read = _read([node for node in nodes[here + 1 :] if node not in run])
+    return None if any(_touches(one, params, piece) for one in read) else back
+
+
+def _input_gradient(product: Node) -> Node | None:
+    """The gradient of the input of the layer whose weights' gradient this is; None if there is not exactly one."""
+    _, slope, precision = product.args
     assert isinstance(slope, Node)
     found = [user for user in slope.users if user.target is torch.ops.motley.linear_input.default]
-    if len(found) != 1 or found[0].args[0] is not slope or found[0].args[2] != precision:
+    if len(found) != 1:
         return None
-    (back,) = found
-    if _region(back.args[1]) != (params, piece.start, piece.size):
-        return None
-    order = {node: i for i, node in enumerate(back.graph.nodes)}
-    if any(isinstance(one, Node) and order[one] > order[back] for one in (x, params, *rest)):
-        return None
-    later = [node for node, i in order.items() if i > order[back] and node.op == "call_function" and node not in run]
-    read = [one for node in later if not _only_looks(node) for one in node.all_input_nodes]
-    return None if any(_touches(one, params, piece) for one in read) else back
+    return found[0] if found[0].args[0] is slope and found[0].args[2] == precision else None
+
+
+def _read(nodes: list[Node]) -> list[Node]:
+    """What nodes compute from."""
+    computing = [node for node in nodes if node.op == "call_function" and not _only_looks(node)]
+    return [one for node in computing for one in node.all_input_nodes]
 
 
 def _region(node: Any) -> tuple[Any, int, int]:
@@ -203,27 +215,44 @@ def _pieces(update: Node, start: int) -> list[Piece]:
 def _terms(grad: Node, alone: bool) -> list[Piece] | None:
     """The columns a gradient was joined from by `cat`, by slices of the parameters, and by adding such gradients up."""
     base, single = _stripped(grad)
-    alone = alone and single
     if shape_of(base) != shape_of(grad):
         return None
-    found: list[Piece] = []
-    if base.target is aten.cat.default and base.args[1:] in ((1,), (-1,)):
-        start = 0
-        for one in base.args[0]:  # type: ignore[union-attr]
-            found.append(Piece(start, _size(one), (one,), alone and _stripped(one)[1]))  # type: ignore[arg-type]
-            start += found[-1].size
-        return found
-    if base.target is aten.slice_backward.default and base.args[2] == 1 and base.args[5] == 1:
-        one, _, _, start, _, _ = base.args  # type: ignore[assignment]
-        return [Piece(start, _size(one), (one,), False)]  # type: ignore[arg-type]
-    if base.target is aten.add.Tensor and not base.kwargs and all(isinstance(one, Node) for one in base.args):
-        for one in base.args:
-            terms = _terms(one, alone)  # type: ignore[arg-type]
-            if terms is None:
-                return None
-            found += terms
-        return found
+    if base.target is aten.cat.default and base.args[1:] in _ALONG_COLUMNS:
+        return _adjacent(base.args[0], alone and single)
+    if base.target is aten.slice_backward.default:
+        return _cut(*base.args)
+    if base.target is aten.add.Tensor and not base.kwargs:
+        return _added(base.args, alone and single)
     return None
+
+
+_ALONG_COLUMNS = ((1,), (-1,))
+
+
+def _cut(one: Any, shape: Any, dim: Any, start: Any, end: Any, step: Any) -> list[Piece] | None:
+    """The gradient of a slice of columns, all in a row."""
+    return [Piece(start, _size(one), (one,), False)] if dim == 1 and step == 1 else None
+
+
+def _adjacent(joined: Any, alone: bool) -> list[Piece]:
+    """Pieces of which each begins where the last one ends."""
+    found: list[Piece] = []
+    start = 0
+    for one in joined:
+        found.append(Piece(start, _size(one), (one,), alone and _stripped(one)[1]))
+        start += found[-1].size
+    return found
+
+
+def _added(summands: tuple[Any, ...], alone: bool) -> list[Piece] | None:
+    """The pieces of all summands, if each consists of such."""
+    found: list[Piece] = []
+    for one in summands:
+        terms = _terms(one, alone) if isinstance(one, Node) else None
+        if terms is None:
+            return None
+        found += terms
+    return found
 
 
 def _product(piece: Piece) -> Node | None:
@@ -238,11 +267,15 @@ def _parts(graph: Graph, piece: Piece) -> Node:
     for other in others:
         grad = graph.call_function(aten.add.Tensor, (grad, other))
     base, start = _columns(_stripped(grad)[0])
-    source = base.args[0] if base.target is aten.sum.dim_IntList else None
-    shape, clients = shape_of(source), (shape_of(grad) or (0,))[0]
-    if shape is not None and len(shape) == 3:
-        if base.args[1] == [0] and shape[0] <= MOST_PARTS and shape[1] == clients:
+    if base.target is aten.sum.dim_IntList:
+        source, along, *_ = base.args
+        shape, clients = shape_of(source) or (), _clients(grad)
+        if (along, shape[1:2]) == ([0], (clients,)) and len(shape) == 3 and shape[0] <= MOST_PARTS:
             return graph.call_function(aten.slice.Tensor, (source, 2, start, start + piece.size))
-        if base.args[1] == [1] and shape[1] <= MOST_PARTS and (shape[0], shape[2]) == (clients, piece.size):
+        if (along, shape[::2]) == ([1], (clients, piece.size)) and len(shape) == 3 and shape[1] <= MOST_PARTS:
             return graph.call_function(aten.permute.default, (source, [1, 0, 2]))
     return graph.call_function(aten.unsqueeze.default, (grad, 0))
+
+
+def _clients(node: Node) -> int:
+    return (shape_of(node) or (0,))[0]

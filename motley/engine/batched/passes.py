@@ -70,22 +70,40 @@ def _is_ones(node: Any, touched: set[Node]) -> bool:
     return isinstance(node, Node) and node.target is aten.ones_like.default and node not in touched
 
 
+def _times_one(node: Node, _: set[Node]) -> Any:
+    return node.args[0] if node.args[1] == 1 else None
+
+
+def _unpermuted(node: Node, _: set[Node]) -> Any:
+    order: Any = node.args[1]
+    return node.args[0] if order == sorted(order) else None
+
+
+def _transposed_back(node: Node, _: set[Node]) -> Any:
+    source: Any = node.args[0]
+    back = source.target is aten.transpose.int and set(source.args[1:]) == set(node.args[1:])
+    return source.args[0] if back else None
+
+
+def _shaped_as_before(node: Node, _: set[Node]) -> Any:
+    shape = shape_of(node.args[0])
+    return node.args[0] if shape is not None and shape == shape_of(node) else None
+
+
+# Operations that may change nothing, each with how to find the value that is then repeated.
+_REPEATS: dict[Any, Callable[[Node, set[Node]], Any]] = {
+    aten.mul.Tensor: _beside_ones,
+    aten.mul.Scalar: _times_one,
+    aten.permute.default: _unpermuted,
+    aten.transpose.int: _transposed_back,
+    **dict.fromkeys(_RESHAPES, _shaped_as_before),
+}
+
+
 def _is_same(node: Node, touched: set[Node]) -> Any:
     """The node whose value this one repeats, or None."""
-    if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
-        return None
-    source = node.args[0]
-    if node.target is aten.mul.Tensor:
-        return _beside_ones(node, touched)
-    times_one = node.target is aten.mul.Scalar and node.args[1] == 1
-    if times_one or (node.target is aten.permute.default and node.args[1] == sorted(node.args[1])):  # type: ignore[arg-type]
-        return source
-    if node.target is aten.transpose.int:
-        back = source.target is aten.transpose.int and set(source.args[1:]) == set(node.args[1:])
-        return source.args[0] if back else None
-    if node.target in _RESHAPES and shape_of(source) is not None and shape_of(source) == shape_of(node):
-        return source
-    return None
+    rule = _REPEATS.get(node.target) if node.op == "call_function" else None
+    return rule(node, touched) if rule is not None and node.args and isinstance(node.args[0], Node) else None
 
 
 def simplify(module: GraphModule) -> None:
@@ -143,21 +161,28 @@ _METHODS |= {name: name for name in ("unsqueeze", "addcmul_", "add_", "sub_", "m
 
 def quicken(module: GraphModule) -> None:
     """Calls operations by their shortest way; a small step is mostly the cost of calls."""
-    graph = module.graph
-    for node in list(graph.nodes):
-        if node.op != "call_function" or not hasattr(node.target, "_schema"):
-            continue
-        name = node.target._schema.name.removeprefix("aten::")
-        if name in _METHODS:
-            node.op, node.target = "call_method", _METHODS[name]
-        elif name in _FUNCTIONS:
-            node.target = getattr(torch, name)
-        elif node.target is aten.slice.Tensor and len(node.args) == 4 and node.args[1] != 0:
-            _, dim, start, _ = node.args
-            shape = shape_of(node)
-            if shape is not None and isinstance(start, int) and start >= 0:
-                node.op, node.target, node.args = "call_method", "narrow", (node.args[0], dim, start, shape[dim])
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and hasattr(node.target, "_schema"):
+            _shorten(node)
     for name, value in list(module._buffers.items()):
         del module._buffers[name]
         module.__dict__[name] = value  # an attribute of its own is found at once, a buffer only after a search
     module.recompile()
+
+
+def _shorten(node: Node) -> None:
+    name = _schema(node, "name").removeprefix("aten::")
+    if name in _METHODS:
+        node.op, node.target = "call_method", _METHODS[name]
+    elif name in _FUNCTIONS:
+        node.target = getattr(torch, name)
+    elif node.target is aten.slice.Tensor and len(node.args) == 4 and node.args[1] != 0:
+        _narrow(node)
+
+
+def _narrow(node: Node) -> None:
+    """A slice as `narrow`, where it begins at a known place."""
+    _, dim, start, _ = node.args
+    shape = shape_of(node)
+    if shape is not None and isinstance(start, int) and start >= 0:
+        node.op, node.target, node.args = "call_method", "narrow", (node.args[0], dim, start, shape[dim])  # type: ignore[index]
