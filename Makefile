@@ -1,5 +1,6 @@
 # make run    trains the example and shows what a remedy against unlike clients is worth
 # make test   runs the tests
+# make docs   builds the documentation as a site in build/site; fails on a broken link or an unknown name
 # make pins   asks the package registry whether the pinned versions fit together, on every Python
 # make lint   formats nothing, checks everything
 # make clean  removes what the others made
@@ -10,7 +11,7 @@ WORKERS ?= 2
 # what pip is told besides when it installs torch, for a build that is not the registry's own
 TORCH ?=
 
-.PHONY: run test pins lint format clean
+.PHONY: run test docs pins lint format clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -31,6 +32,13 @@ run: $(VENV)/.run
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+$(VENV)/.docs: $(VENV)/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
 
 pins: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) -m registry tests/packaging

@@ -20,7 +20,7 @@ UNREACHABLE = ("connection", "timed out", "name resolution", "No matching distri
 
 def requirements() -> list[str]:
     extras = PROJECT["optional-dependencies"]
-    wanted = [*PROJECT["dependencies"], *extras["data"], *extras["dev"]]
+    wanted = [*PROJECT["dependencies"], *extras["data"], *extras["dev"], *extras["docs"]]
     return [one for one in wanted if not one.startswith("motley-fl")]
 
 
