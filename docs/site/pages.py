@@ -22,6 +22,15 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^(```.*?^```)$", re.M | re.S)
 
 
+def on_config(config: Any) -> Any:
+    """Pages that the menu does not name yet stand at its end."""
+    menu = json.dumps(config["nav"])
+    more = [page.name for page in sorted(DOCS.glob("*.md")) if f'"{page.name}"' not in menu]
+    if more:
+        config["nav"].append({"More": more})
+    return config
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that are made here."""
     made = {where: (ROOT / name).read_text() for name, where in PROJECT.items()}

@@ -31,7 +31,9 @@ def imported() -> set[str]:
                 found |= {one.name.split(".")[0] for one in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 found.add((node.module or "").split(".")[0])
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "importorskip", "library")):
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                ("import_module", "importorskip", "library")
+            ):
                 found |= {str(one.value).split(".")[0] for one in node.args if isinstance(one, ast.Constant)}
     return found
 
