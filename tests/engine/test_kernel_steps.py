@@ -78,6 +78,7 @@ CASES = [
     ("rebafl", "cnn_rebafl(channels=[4, 6], padding=2)", 3, (7, 5)),
     ("fedprox(mu=1.0)", "cnn_rebafl(channels=[4, 6], padding=2)", 1, (8, 4)),
     ("scaffold", "cnn_rebafl(channels=[4, 6], padding=2)", 1, (7, 5)),
+    ("moon(projection=true)", "cnn_rebafl(channels=[4, 6], padding=2, projection=[8, 4])", 3, (7, 5)),
     ("fes", "cnn_rebafl(channels=[4, 6], padding=2)", 1, (7, 5)),
     ("fedavg", "mlp(hidden=[8])", 3, (7, 5)),
 ]

@@ -144,6 +144,7 @@ def _fold_constants(module: GraphModule) -> None:
         module.register_buffer(name, value.contiguous(), persistent=False)
         with module.graph.inserting_before(node):
             constant = module.graph.get_attr(name)
+        constant.meta["val"] = value  # later passes ask for shapes
         known[constant] = value
         node.replace_all_uses_with(constant)
         module.graph.erase_node(node)
