@@ -111,7 +111,7 @@ def main() -> NoReturn:
         signal.signal(signal.SIGTERM, _terminated)
         command(prog_name="motley")
     except (Interrupted, KeyboardInterrupt) as stopped:
-        _end(str(stopped) or "Interrupted.", 130)
+        _interrupted(stopped)
     except SystemExit as ended:
         if ended.code == 130:  # so the command line's own library ends on Ctrl-C, without a word
             _end("Interrupted.", 130)
@@ -128,9 +128,17 @@ def main() -> NoReturn:
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
-        told = f"{type(error).__name__}: {error}".strip().rstrip(".:")
-        _end(f"Motley failed unexpectedly: {told}. Set {DEBUG}=1 to see the traceback.", 1)
+        _unexpected(error)
     sys.exit(0)
+
+
+def _interrupted(stopped: BaseException) -> NoReturn:
+    _end(str(stopped) or "Interrupted.", 130)
+
+
+def _unexpected(error: Exception) -> NoReturn:
+    told = f"{type(error).__name__}: {error}".strip().rstrip(".:")
+    _end(f"Motley failed unexpectedly: {told}. Set {DEBUG}=1 to see the traceback.", 1)
 
 
 def _called(arguments: list[str]) -> list[str]:

@@ -53,20 +53,30 @@ def reproduce(
         _take_in(kept, take_in)
     groups = _groups(names or spec.names())
     wanted = _seeds(seeds)
-    running = bool(names) and not show and not pages
+    running = bool(names) and not (show or pages)
     if running:
-        plan, made = _plan(jobs, budget, grace, executor, device, cache), list(chain(*groups.values()))
-        if plan.budget is None or only:
-            _run(matching(wanted_runs(made, kept, plan, quick, wanted), only), kept, plan, export)
-        else:
-            _run_within(made, kept, plan, export, quick, wanted)
+        plan = _plan(jobs, budget, grace, executor, device, cache)
+        _run_missing(list(chain(*groups.values())), kept, plan, export, quick, wanted, only)
     tables = _tables(groups, kept, quick, wanted)
     if running or pages or take_in is not None:
         _write(tables, kept, quick)
-    if names:
-        _tell(tables, as_json)
+    (_tell if names else _list)(tables, as_json)
+
+
+def _run_missing(
+    made: list[Reproduction],
+    kept: Results,
+    plan: Plan,
+    export: Path | None,
+    quick: bool,
+    seeds: list[int] | None,
+    only: list[str] | None,
+) -> None:
+    """What is missing; within a budget what decides most claims first."""
+    if plan.budget is None or only:
+        _run(matching(wanted_runs(made, kept, plan, quick, seeds), only), kept, plan, export)
     else:
-        _list(list(chain(*tables.values())), as_json)
+        _run_within(made, kept, plan, export, quick, seeds)
 
 
 def _take_in(kept: Results, source: Path) -> None:
@@ -156,8 +166,8 @@ def _run(todo: list[WantedRun], kept: Results, plan: Plan, export: Path | None) 
         print(f"{len(todo) - len(done)} runs are still missing; the same command goes on.", file=sys.stderr)
 
 
-def _list(tables: list[Table], as_json: bool) -> None:
-    rows = [_counted(table) for table in tables]
+def _list(tables: dict[str, list[Table]], as_json: bool) -> None:
+    rows = [_counted(table) for found in tables.values() for table in found]
     if as_json:
         print(json.dumps(rows))
         return

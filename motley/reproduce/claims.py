@@ -178,13 +178,25 @@ def _needed(claim: Claim, found: Found, level: float) -> int | None:
     known = [one for _, _, one in found if one.pairs > 1]
     if len(known) < len(found):
         return None
-    wins = [seeds_needed(one.lead, one.spread, level) for one in known if one.lead > 0]
-    losses = [seeds_needed(one.lead, one.spread, level / len(known)) for one in known if one.lead <= 0]
+    wins = _each_needs([one for one in known if one.lead > 0], level)
+    losses = _each_needs([one for one in known if one.lead <= 0], level / len(known))
     every, some = (losses, wins) if claim.somewhere else (wins, losses)
-    if some:
-        return min((n for n in some if n is not None), default=None)
-    certain = [n for n in every if n is not None]
-    return max(certain) if len(certain) == len(every) else None
+    return _first(some) if some else _last(every)
+
+
+def _each_needs(found: list[Compared], level: float) -> list[int | None]:
+    return [seeds_needed(one.lead, one.spread, level) for one in found]
+
+
+def _first(seeds: list[int | None]) -> int | None:
+    """The fewest that suffice for one of them."""
+    return min((n for n in seeds if n is not None), default=None)
+
+
+def _last(seeds: list[int | None]) -> int | None:
+    """How many suffice for all of them; None if one is never decided."""
+    certain = [n for n in seeds if n is not None]
+    return max(certain) if len(certain) == len(seeds) else None
 
 
 def _compared(made: Reproduction, claim: Claim, runs: Runs) -> Found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from motley.reproduce.campaign import Plan, WantedRun, wanted_runs
@@ -83,23 +83,30 @@ def waves(
 
 def _batch(found: Sequence[OpenClaim], left: dict[str, WantedRun], size: int) -> list[WantedRun]:
     """The next runs to make, in the order of `wanted_runs` within a stage."""
-    few = {key for claim in found if claim.first for key in claim.identities if key in left}
-    if few:
+    if few := _wanted(filter(_is_first, found), left):
         return [run for key, run in left.items() if key in few]
     chosen: dict[str, WantedRun] = {}
     for claim in sorted(found, key=lambda one: len(one.identities)):
-        if len(chosen) >= size:
-            break
-        chosen.update({key: left[key] for key in claim.identities if key in left})
-    return list(chosen.values()) or list(left.values())
+        if len(chosen) < size:
+            chosen.update((key, left[key]) for key in claim.identities if key in left)
+    return list((chosen or left).values())
+
+
+def _is_first(claim: OpenClaim) -> bool:
+    return claim.first
 
 
 def _told(found: Sequence[OpenClaim], left: dict[str, WantedRun]) -> str:
-    few = {key for claim in found if claim.first for key in claim.identities if key in left}
+    first = [claim for claim in found if claim.first]
     later = [claim for claim in found if not claim.first and claim.identities]
-    runs = {key for claim in later for key in claim.identities if key in left}
-    beyond = sum(not claim.first and not claim.identities for claim in found)
+    few, runs = _wanted(first, left), _wanted(later, left)
+    beyond = len(found) - len(first) - len(later)
     return (
-        f"{len(found)} claims are open: {sum(claim.first for claim in found)} have fewer than {FEW} seeds ({len(few)} "
+        f"{len(found)} claims are open: {len(first)} have fewer than {FEW} seeds ({len(few)} "
         f"runs), {len(later)} are expected to be decided by {len(runs)} more runs, {beyond} not by the files' seeds."
     )
+
+
+def _wanted(claims: Iterable[OpenClaim], left: dict[str, WantedRun]) -> set[str]:
+    """The runs among those left that claims wait for."""
+    return {key for claim in claims for key in claim.identities if key in left}

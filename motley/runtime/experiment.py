@@ -267,7 +267,6 @@ def _check_names(recipe: Recipe, problem: Problem) -> None:
 
 def _data(recipe: Recipe, told: Given, method: Method) -> tuple[FederatedData, Dataset | None, Data | None]:
     """Clients' data, validation samples, and what the server holds."""
-    needy = next((part.name for part in method.parts if "public" in part.needs), None)
     if told.data is not None:
         public, validation, data = told.public, None, scaled_apart(recipe.scale, told.data)
         if recipe.public is not None and public is None:
@@ -283,12 +282,18 @@ def _data(recipe: Recipe, told: Given, method: Method) -> tuple[FederatedData, D
         validation = None if validation is None else as_one_site(validation)
         public = told.public or public
     data = _own_tests(recipe, data)
-    if needy is not None and public is None:
-        raise RecipeError(
-            f"The part '{needy}' trains on samples that the server holds; say where they come from: "
-            "public='held(fraction=0.02)' or public='test(fraction=0.1)'."
-        )
+    if public is None:
+        _check_without_public(method)
     return data, validation, public
+
+
+def _check_without_public(method: Method) -> None:
+    for part in method.parts:
+        if "public" in part.needs:
+            raise RecipeError(
+                f"The part '{part.name}' trains on samples that the server holds; say where they come from: "
+                "public='held(fraction=0.02)' or public='test(fraction=0.1)'."
+            )
 
 
 def _own_tests(recipe: Recipe, data: FederatedData) -> FederatedData:

@@ -242,13 +242,8 @@ class Run:
         self.carrier.load(state["carrier"])
         self.measures = state["measures"]
         self._wall_before = content["wall"]
-        number, log = self.fed.ledger.round, self.folder / "rounds.jsonl"
-        if number:
-            self.records = [record for record in (read_records(log) if log.is_file() else []) if record.round <= number]
-        if len(self.records) == number - 1 and content.get("record"):  # its line was cut off
-            self.records.append(Record.from_line(content["record"]))
-        if len(self.records) < number:
-            raise StateError(f"{log} holds {len(self.records)} rounds, the checkpoint {number}; start anew.")
+        log = self.folder / "rounds.jsonl"
+        self.records = _records_until(self.fed.ledger.round, log, content.get("record"))
         write_text(log, "".join(record.to_line() + "\n" for record in self.records))
 
     # ------------------------------------------------------------------ the end
@@ -264,6 +259,16 @@ class Run:
             write_json(self.folder / "summary.json", summary)
         self.tell("finished", result)
         return result
+
+
+def _records_until(number: int, log: Path, last: str | None) -> list[Record]:
+    """The records of the first rounds; the last one from the checkpoint where its line was cut off."""
+    found = [record for record in read_records(log) if record.round <= number] if number and log.is_file() else []
+    if len(found) == number - 1 and last:
+        found.append(Record.from_line(last))
+    if len(found) < number:
+        raise StateError(f"{log} holds {len(found)} rounds, the checkpoint {number}; start anew.")
+    return found
 
 
 def _judge_the_last(run: Run) -> None:

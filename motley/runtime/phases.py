@@ -107,11 +107,7 @@ def run_phases(
     recipe: Recipe, folder: Path | None, listeners: Listening, given: Given | None, *, resume: bool
 ) -> Result:
     """Carries out all phases, each in a directory below ``folder``; what is finished is not done again."""
-    if folder is not None and resume:
-        check_origin(folder, recipe, given)
-    phases = make_phases(recipe) if resume else check_phases(recipe, given)
-    if folder is not None and not resume:
-        begin(recipe, folder, given)
+    phases = _phases(recipe, folder, given, resume)
     world = World(given or Given())
     summaries: dict[str, Any] = {}
     for number, phase in enumerate(phases, 1):
@@ -125,6 +121,18 @@ def run_phases(
         write_json(folder / "summary.json", summary)
     last = world.last
     return Result(folder, recipe, last.records, last.params, summary, last.net, last.preparation)
+
+
+def _phases(recipe: Recipe, folder: Path | None, given: Given | None, resume: bool) -> list[Phase]:
+    """The phases, with their directory begun; or as they were begun before."""
+    if resume:
+        if folder is not None:
+            check_origin(folder, recipe, given)
+        return make_phases(recipe)
+    phases = check_phases(recipe, given)
+    if folder is not None:
+        begin(recipe, folder, given)
+    return phases
 
 
 def _summary(before: World, after: World, place: Path | None) -> dict[str, Any]:

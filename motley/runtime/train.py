@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,13 +74,11 @@ def train(
     progress: True shows a line that tells how far the run is; "auto" does where a person watches.
     settings: everything else a recipe has: rounds, cohort, epochs, batch_size, lr, seed, executor, ...
     """
-    for key in GIVEN:
-        if key in settings:
-            raise RecipeError(f"'{key}' is given twice.")
+    _check_given(settings)
     made = _method(method)
     lists = None if isinstance(partition, str) else partition
     who = _told_division(partition, clients)
-    rate = settings["lr"] if callable(settings.get("lr")) else None
+    rate = _rate(settings.get("lr"))
     content: dict[str, Any] = {"name": "train", **who, **settings, **_told_rate(rate)}
     content |= _names(model, method if made is None else made, fleet, problem)
     recipe = load({**content, "data": data if isinstance(data, str) else "given"})
@@ -100,6 +98,17 @@ def train(
     place = Path(folder) if folder is not None else None
     going_on = resume and place is not None and has_checkpoint(place)
     return launch(recipe, place, [*progress_listeners(progress), *listeners], given, resume=going_on)
+
+
+def _rate(lr: Any) -> Callable[[int], float] | None:
+    """A learning rate that was given as a function."""
+    return lr if callable(lr) else None
+
+
+def _check_given(settings: Mapping[str, Any]) -> None:
+    for key in GIVEN:
+        if key in settings:
+            raise RecipeError(f"'{key}' is given twice.")
 
 
 def _told_division(partition: str | Sequence[Any], clients: int) -> dict[str, Any]:

@@ -56,6 +56,11 @@ def shakespeare(
             raise DataError(f"shakespeare has {len(parts)} roles with {min_size} training windows, not roles={roles}.")
         drawn = Key.root(seed).fold("shakespeare", "roles").generator().choice(len(parts), roles, replace=False)
         parts = [parts[i] for i in np.sort(drawn)]
+    return _spoken(parts)
+
+
+def _spoken(parts: list[tuple[Bytes, Bytes]]) -> Dataset:
+    """The data set of roles' training and test windows, whose last letter is the label."""
     role = [np.repeat(np.arange(len(parts)), [len(part[i]) for part in parts]) for i in (0, 1)]
     x, xt = (torch.from_numpy(np.concatenate([part[i] for part in parts])) for i in (0, 1))
     return Dataset(
