@@ -84,7 +84,7 @@ def test_a_gpu_does_not_get_them_unasked(monkeypatch: pytest.MonkeyPatch) -> Non
     recipe = load({"clients": 4})
     data, _ = as_federated((torch.randn(40, 40), torch.arange(40) % 3), None, recipe, make_problem("classification"))
     site = prepare(recipe, Given(data=data, net=motley.Network(Recurrent()))).site
-    monkeypatch.setattr(choice, "_on_gpu", lambda device: True)
+    monkeypatch.setattr(choice, "pick", lambda device: "cuda")
     with pytest.warns(UserWarning, match="one by one on the CPU, not on the GPU"):
         assert choice.choose(site, device="cuda", workers=1, cohort=2, rounds=1, epochs=1.0) == "loop"
 
