@@ -14,16 +14,17 @@ class Cost:
     of gradients back through them in the `backward_input` of the trained layer after them, or in `frozen_after`.
     """
 
-    forward: tuple[float, ...]
-    backward_input: tuple[float, ...]
-    backward_weight: tuple[float, ...]
-    bytes: tuple[int, ...]
-    notes: tuple[str, ...] = ()
+    forward: tuple[float, ...]  # operations of the forward pass
+    backward_input: tuple[float, ...]  # of the way back to the layer's input
+    backward_weight: tuple[float, ...]  # of the way back to its weights
+    bytes: tuple[int, ...]  # of its weights
+    notes: tuple[str, ...] = ()  # what could only be estimated
     frozen: float = 0.0  # forward pass of all that is not trained
     frozen_after: float = 0.0  # back through what is not trained and follows the last trained layer
 
     @property
     def n_layers(self) -> int:
+        """How many layers are trained."""
         return len(self.forward)
 
     @property

@@ -56,14 +56,17 @@ class Data:
 
     @property
     def x(self) -> Tensor:
+        """[n, ...] inputs."""
         return self._x
 
     @property
     def y(self) -> Tensor:
+        """[n] labels, or targets."""
         return self._y
 
     @property
     def mask(self) -> Tensor | None:
+        """[n] 1 where a row counts; None: all do."""
         return self._mask
 
     def again(self, key: Tensor, epoch: int) -> Data:
@@ -74,10 +77,10 @@ class Data:
 class Batch(NamedTuple):
     """A minibatch; rows with mask 0 are padding. ``share`` is the mask over its sum, where that is known beforehand."""
 
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None = None
-    share: Tensor | None = None
+    x: Tensor  # [B, ...] inputs
+    y: Tensor  # [B] labels, or targets
+    mask: Tensor | None = None  # [B] 1 where a row counts; None: all do
+    share: Tensor | None = None  # [B] the mask over its sum
 
     def mean(self, values: Tensor) -> Tensor:
         """Mean of one value per sample over the samples that count."""
@@ -91,14 +94,14 @@ class Batch(NamedTuple):
 class Output(NamedTuple):
     """A forward pass: features (the input of the last linear layer) and logits."""
 
-    features: Tensor
-    logits: Tensor
+    features: Tensor  # [B, F] input of the last linear layer
+    logits: Tensor  # [B, C] what the model puts out
 
 
 class Mine(NamedTuple):
     """What one part finds on a client: the argument ``me`` of its client hooks."""
 
-    name: str
+    name: str  # of the part
     down: Tree  # what its `send` sent
     own: Tree  # what it keeps on this client
     notes: Tree  # what it remembers during this task only
@@ -120,7 +123,7 @@ class Client:
     params: Tensor  # [P] now
     start: Tensor  # [P] as received
     trained: Tensor  # [L] 1 where the layer is trained
-    facts: Facts
+    facts: Facts  # what it knows about itself and its task
     key: Tensor  # int64: for this client in this round
     epoch: Tensor  # epochs finished so far
     step: Tensor  # minibatch steps finished so far, int64
@@ -166,12 +169,12 @@ register_pytree_node(Client, _flatten_client, _unflatten_client, serialized_type
 class Setting(NamedTuple):
     """What a part may know when it makes its server state."""
 
-    net: Network
+    net: Network  # the model's functions
     params: Tensor  # [P] the first global model
-    n_clients: int
+    n_clients: int  # of the population
     public: Data | None = None  # samples that the server holds
     n: Tensor | None = None  # [N] samples of every client, float32
-    batch_size: int = 1
+    batch_size: int = 1  # of local minibatches
     seconds: Tensor | None = None  # [N] what profiling says a task of each client takes
     frozen_cost: Tensor | None = None  # [L] cost of training with 0..L-1 layers frozen, as a share of the whole
     key: Key | None = None  # for draws at the start
@@ -182,7 +185,7 @@ class Plan(NamedTuple):
 
     epochs: Tensor  # [K] epochs wanted (fractions allowed)
     floor: Tensor  # [K] fewest epochs worth sending; equals `epochs` where all or nothing
-    lr: Tensor  # [K]
+    lr: Tensor  # [K] learning rate
     partial: Tensor  # [K] 1: who must stop early sends what it has reached (at least `floor`); 0: the state at `floor`
     limited: Tensor | None = None  # [K] 1: the device has told that it is computing-limited; None: nobody has
 
@@ -233,7 +236,7 @@ class Updates:
     loss: Tensor  # [K] mean training loss of the last epoch, float32
     steps: Tensor  # [K] minibatch steps done, float32
     epochs: Tensor  # [K] epochs done, float32
-    lr: Tensor  # [K]
+    lr: Tensor  # [K] learning rate
     duration: Tensor  # [K] seconds from dispatch to arrival, float32
     extras: Mapping[str, Tree]  # what each part's `report` sent up, leaves [K, ...]
     extra: Tree = None  # what the part at hand sent up
