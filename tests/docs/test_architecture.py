@@ -49,6 +49,15 @@ def test_a_round_passes_these_functions_in_this_order() -> None:
     assert [one for one in watch.calls if one in STATIONS] == STATIONS
 
 
+def test_the_drawing_has_the_same_stations() -> None:
+    drawn = PAGE.split("```mermaid")[1].split("```")[0]
+    boxes = re.findall(r'\b(s\d+)\["(\d+) (\w+\.py)"\]', drawn)
+    assert [(number, file) for _, number, file in boxes] == [
+        (str(number), Path(file).name) for number, (file, _) in enumerate(STATIONS, 1)
+    ]
+    assert {box for box, _, _ in boxes} == set(re.findall(r"\bs\d+\b", drawn))
+
+
 def test_the_path_never_goes_back_to_a_file() -> None:
     files = [file for file, _ in STATIONS]
     assert len(files) > 15

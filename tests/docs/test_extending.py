@@ -128,8 +128,9 @@ def test_parts_that_need_labels_are_refused_by_a_problem_without(load: Load) -> 
         motley.train(model, example.severity(200), problem=example.Ordinal(5), method="rebafl", rounds=1)
 
 
-def test_the_page_shows_the_examples_as_they_are() -> None:
-    shown = re.findall(r"^```py\n(.*?)^```", (ROOT / "docs" / "extend.md").read_text(), re.M | re.S)
+def test_the_pages_show_the_examples_as_they_are() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("write_a*.md"))
+    shown = re.findall(r"^```py\n(.*?)^```", pages, re.M | re.S)
     texts = [path.read_text() for path in EXAMPLES]
     assert len(shown) >= len(EXAMPLES)
     for text in shown:
