@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Container
 from typing import Annotated, NoReturn
 
@@ -104,6 +105,7 @@ def __getattr__(name: str) -> typer.Typer:
 def main() -> NoReturn:
     """Runs the command and turns errors into a sentence and an exit code."""
     called = _called(sys.argv[1:])
+    warnings.formatwarning = _warned
     try:
         command = build(called)
         _import_for(called)
@@ -139,6 +141,11 @@ def _interrupted(stopped: BaseException) -> NoReturn:
 def _unexpected(error: Exception) -> NoReturn:
     told = f"{type(error).__name__}: {error}".strip().rstrip(".:")
     _end(f"Motley failed unexpectedly: {told}. Set {DEBUG}=1 to see the traceback.", 1)
+
+
+def _warned(message: Warning | str, *_: object, **__: object) -> str:
+    """A warning as a sentence, without the line of code that gave it."""
+    return f"Warning: {message}\n"
 
 
 def _called(arguments: list[str]) -> list[str]:

@@ -11,8 +11,9 @@ from motley.core.errors import MotleyError, RecipeError, StateError
 from motley.core.files import held, write_text
 from motley.core.learning_rates import needs_the_end
 from motley.runtime import checkpoint
+from motley.runtime.experiment import Given
 from motley.runtime.folders import has_checkpoint, open_run
-from motley.runtime.origin import renew_origin
+from motley.runtime.origin import check_origin, renew_origin
 from motley.runtime.recipe import WITHOUT_EFFECT, Recipe, load, parse_override
 from motley.runtime.records import Record, read_records
 from motley.runtime.stopping import parse_stop, reason_to_stop
@@ -21,10 +22,11 @@ LONGER = ("rounds", "until", "stop")
 """Keys that say when a run ends: what comes before does not depend on them."""
 
 
-def reopened(folder: Path, changes: Iterable[str] | Mapping[str, Any] = ()) -> Recipe:
+def reopened(folder: Path, changes: Iterable[str] | Mapping[str, Any] = (), things: Given | None = None) -> Recipe:
     """The recipe of a run's directory with changes that leave alone what has been trained.
 
-    What lets the run go on for longer is written into the directory, so that it holds from now on.
+    What lets the run go on for longer is written into the directory, so that it holds from now on; with another recipe
+    or other things than it was begun with, the directory stays as it is.
     """
     given = dict(changes) if isinstance(changes, Mapping) else dict(map(parse_override, changes))
     for key in given:
@@ -36,6 +38,7 @@ def reopened(folder: Path, changes: Iterable[str] | Mapping[str, Any] = ()) -> R
     before = open_run(folder)
     longer = load(before, {key: value for key, value in given.items() if key in LONGER})
     if longer != before:
+        check_origin(folder, before, things)
         with held(folder):
             _extend(folder, before, longer)
     return load(longer, given)

@@ -383,5 +383,6 @@ def resume(
 
     place = Path(folder)
     longer = {key: given.pop(key) for key in LONGER if key in given}
-    recipe = reopened(place, {**dict(map(parse_override, changes)), **longer})
-    return launch(recipe, place, [*progress_listeners(progress), *listeners], given_again(recipe, **given), resume=True)
+    things = given_again(open_run(place), **given)
+    recipe = reopened(place, {**dict(map(parse_override, changes)), **longer}, things)
+    return launch(recipe, place, [*progress_listeners(progress), *listeners], things, resume=True)

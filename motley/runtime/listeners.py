@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from motley.core.errors import TrainingError, UnknownNameError
+from motley.core.errors import InputError, TrainingError, UnknownNameError
 from motley.engine.device import precision
 from motley.runtime.diagnostics import Diagnostics, Moment
 from motley.runtime.evaluation import Judged, evaluate, ready_to_judge
@@ -51,7 +51,7 @@ class Told(Listener):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.takes_run = _takes_two(function)
+        self.takes_run = _takes_run(function)
 
     def round_ended(self, run: Run, record: Record) -> None:
         if self.takes_run:
@@ -60,18 +60,33 @@ class Told(Listener):
             self.function(record)
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
-    """Whether a function must be given two things."""
+def _takes_run(function: Callable[..., Any]) -> bool:
+    """Whether a function must be given two things; what can be called with neither one nor two is refused."""
     try:
-        found = inspect.signature(function).parameters.values()
+        found = inspect.signature(function)
     except (TypeError, ValueError):  # some built-in functions tell nothing of themselves
         return False
-    return sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in found) == 2
+    for given in (1, 2):
+        try:
+            found.bind(*range(given))
+        except TypeError:
+            continue
+        return given == 2
+    name, taken = getattr(function, "__name__", type(function).__name__), ", ".join(found.parameters)
+    raise InputError(
+        f"A listener is called with (record) or (run, record), but {name} takes ({taken}); change its arguments."
+    )
 
 
 def as_listener(one: Listener | Callable[..., Any]) -> Listener:
     """A listener, or a function that is called after every round with its record, or with the run and its record."""
-    return one if isinstance(one, Listener) else Told(one)
+    if isinstance(one, Listener):
+        return one
+    if not callable(one):
+        raise InputError(f"A listener is a function or a motley.Listener, not {one!r}.")
+    if isinstance(one, type) and issubclass(one, Listener):
+        raise InputError(f"The listener {one.__name__} is a class; give an object of it, {one.__name__}().")
+    return Told(one)
 
 
 class Evaluator(Listener):

@@ -87,6 +87,30 @@ def test_an_extended_run_is_resumed_with_its_new_recipe(cut: Path) -> None:
     assert motley.resume(cut).summary["rounds"] == 6
 
 
+def test_an_edited_recipe_is_not_extended_either(cut: Path) -> None:
+    edit(cut, "lr = 0.05\n", "lr = 0.2\n")
+    before = contents(cut)
+    with pytest.raises(StateError, match=r"lr was 0.05, is 0.2"):
+        motley.resume(cut, rounds=6)
+    assert contents(cut) == before
+
+
+def test_a_finished_run_stays_finished_where_other_things_are_given(tmp_path: Path) -> None:
+    run, method = tmp_path / "run", motley.compose(fedavg(), proximal(mu=0.1))
+    given(run)
+    before = contents(run)
+    for things, told in (({}, "give the same again"), ({"model": network(9), "data": (X, Y)}, "The model given")):
+        with pytest.raises(StateError, match=told):
+            motley.resume(run, rounds=6, **{**things, **({"method": method} if things else {})})
+        assert contents(run) == before
+    longer = motley.resume(run, rounds=6, model=network, data=(X, Y), method=method)
+    assert longer.summary["model_sha256"] == given(None, rounds=6).summary["model_sha256"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def _interrupt() -> None:
     raise KeyboardInterrupt
 
