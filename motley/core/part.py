@@ -198,12 +198,21 @@ def compose(
     parts: list[Part] = []
     merged: dict[str, Any] = {}
     for item in items:
+        _check_item(item)
         merged.update(item.options if isinstance(item, Method) else {})
         for p in item.parts if isinstance(item, Method) else (item,):
             _add(parts, p)
     _check(parts)
     label = name or "+".join(item.name for item in items if item.name)
     return Method(tuple(parts), protocol or _protocol(items), {**merged, **(options or {})}, label)
+
+
+def _check_item(item: object) -> None:
+    """Refuses what is neither a part nor a method, such as a name, or a factory that was not called."""
+    if not isinstance(item, Part | Method):
+        what = getattr(item, "__name__", None)
+        hint = f"call {what}()" if callable(item) and what else "call their factories, or give one text, 'fedprox+ama'"
+        raise InputError(f"A method is composed of parts and methods, not of {what or repr(item)}; {hint}.")
 
 
 def _protocol(items: Iterable[Composable]) -> str:

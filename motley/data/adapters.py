@@ -104,8 +104,8 @@ def _held_out(x: Array, y: Array, kind: str, classes: bool) -> Samples:
 
 def _set_aside(samples: Samples, fraction: float, seed: int) -> tuple[Samples, Samples]:
     """Training and test samples, stratified by label."""
-    if not 0 <= fraction < 1:
-        raise DataError(f"The fraction of test samples must be at least 0 and below 1, not {fraction}.")
+    if isinstance(fraction, str) or not 0 <= fraction < 1:
+        raise DataError(f"The fraction of test samples must be at least 0 and below 1, not {fraction!r}.")
     rng = Key.root(seed).fold("arrays").generator()
     chosen = torch.from_numpy(stratified(samples.y.numpy(), fraction, rng))
     return samples.where(~chosen), samples.where(chosen)

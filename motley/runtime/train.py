@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -219,7 +219,7 @@ def _method(method: str | Composable | Sequence[Composable]) -> Method | None:
         return None
     if isinstance(method, Method):
         return method
-    return compose(method) if isinstance(method, Part) else compose(*method)
+    return compose(*method) if isinstance(method, list | tuple) else compose(cast("Part", method))
 
 
 def as_federated(

@@ -19,15 +19,15 @@ def unwritable_is_told(folder: Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if folder is None or not (error.errno in UNWRITABLE or _is_gone(folder, error)):
+        if folder is None or not (error.errno in UNWRITABLE or _has_no_place(folder, error)):
             raise
         where = error.filename or folder
         raise StateError(f"{where} cannot be written: {error.strerror}. {_saved(folder)}") from error
 
 
-def _is_gone(folder: Path, error: OSError) -> bool:
-    """Whether the directory of the run, and no other file, is not there and could not be made."""
-    if error.errno != errno.ENOENT or error.filename is None:
+def _has_no_place(folder: Path, error: OSError) -> bool:
+    """Whether the directory of the run, and nothing else, cannot be made where it is to lie."""
+    if error.errno not in (errno.ENOENT, errno.EEXIST) or error.filename is None:
         return False
     missing, folder = Path(error.filename).absolute(), folder.absolute()
     return missing == folder or missing in folder.parents or folder in missing.parents

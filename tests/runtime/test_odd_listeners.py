@@ -46,6 +46,13 @@ def test_a_folder_that_cannot_be_made_is_told() -> None:
         motley.run("digits", rounds=1, folder="/proc/motley/run")
 
 
+def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(motley.InputError, match=r"run cannot be written: File exists\. Nothing was saved"):
+        motley.run("digits", rounds=1, folder=tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
 def test_a_file_that_a_listener_misses_is_its_own_affair(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         motley.run("digits", rounds=1, folder=tmp_path, listeners=[lambda record: Path("/nowhere/at/all").read_text()])

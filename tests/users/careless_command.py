@@ -33,8 +33,7 @@ def refused(folder: Path, command: str, *words: str, code: int = 2) -> None:
 
 
 def names(folder: Path) -> None:
-    """Mistyped names of recipes and methods are answered with the nearest, and nothing is written."""
-    refused(folder, "motley run digts", "digits")
+    """Mistyped names are answered with the nearest, and nothing is written."""
     refused(folder, "motley run digits method=fedpox", "did you mean 'fedprox'")
     assert not (folder / "runs").exists()
 

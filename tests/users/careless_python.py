@@ -10,6 +10,8 @@ from torch import nn
 
 import motley
 from motley.extend import Record
+from motley.methods import fedavg
+from motley.parts import proximal
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(120, 6)).astype(np.float32)
@@ -52,6 +54,7 @@ def data_mistakes() -> None:
     refused(lambda: train((x, y + 0.5)), "regression")
     refused(lambda: train((x, y[:-1])), "120", "119")
     refused(lambda: train(test=0.0), "test")
+    refused(lambda: train(test="half"), "fraction", "'half'")
     refused(lambda: train([(x[:60], y[:60]), (x[60:, :5], y[60:])], test=(x, y)), "column")
     refused(lambda: train([(x[:60], y[:60]), (x[60:], y[60:])]), "test")
     refused(lambda: train(test=(x[:, :5], y)), "6", "5")
@@ -80,6 +83,11 @@ def setting_mistakes() -> None:
     refused(lambda: train(fleet="loss(probability=1.0)", rounds=30), "lost")
     refused(lambda: train(deadline=1e-12, rounds=30), "deadline")
     refused(lambda: train(method="fedpox"), "fedprox")
+    refused(lambda: train(method=["fedprox", "ama"]), "'fedprox'", "fedprox+ama")
+    refused(lambda: train(method=3), "3")
+    refused(lambda: train(method=fedavg), "fedavg()")
+    refused(lambda: motley.compose(fedavg(), proximal), "proximal()")
+    refused(lambda: motley.run("digts"), "digits")
     refused(lambda: train(partition="dirichlet(alpa=0.3)"), "alpa", "alpha")
     refused(lambda: train(lr=-1), "lr")
     refused(lambda: train(cohort=0), "cohort")
