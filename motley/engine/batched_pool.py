@@ -96,6 +96,10 @@ class BatchedPool:
                 for ready in wait(list(busy)):
                     assert isinstance(ready, Connection)
                     yield from self._take(ready, busy.pop(ready))
+        except KeyboardInterrupt:
+            busy.clear()
+            self.workers.stop()
+            raise
         finally:
             for pipe in busy:  # so that nobody takes what comes of these tasks for that of later ones
                 self.workers.receive(pipe)

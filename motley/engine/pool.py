@@ -96,6 +96,10 @@ class Pool:
                         assert isinstance(ready, Connection)
                         yield self._take(hand, ready, rows)
                 yield from (Failed(hand.tasks[i].id, died(hand.tasks[i].client)) for i in hand.queue)
+        except KeyboardInterrupt:
+            hand.given.clear()  # it may have come between a message and our note of it: what is under way is not known
+            self.workers.stop()
+            raise
         finally:
             self._abandon(hand)
 

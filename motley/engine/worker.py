@@ -199,6 +199,12 @@ class Workers:
         pipe.close()
         _end(self._processes.pop(pipe))
 
+    def stop(self) -> None:
+        """Ends all workers where they stand."""
+        for process in self._processes.values():
+            process.terminate()
+        self.close()
+
     def close(self) -> None:
         for pipe in self.pipes:
             with contextlib.suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 
 import pytest
@@ -164,3 +165,26 @@ def test_what_cannot_be_sent_to_workers_is_told() -> None:
     with pytest.raises(InputError, match=r"cannot be sent to worker processes.*executor=loop"):
         tiny.run(method, executor="pool", workers=1)
     assert tiny.run(method, rounds=1).records
+
+
+def test_an_interruption_in_the_middle_of_a_message_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come after a task was noted as sent and before it was: nobody may wait for its answer."""
+
+    def interrupted(pipe: object, message: bytes) -> bool:
+        raise KeyboardInterrupt
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError("the pool waits for an answer that cannot come")
+
+    e = tiny.experiment()
+    with closing(Pool(e.site, 2)) as pool:
+        monkeypatch.setattr(pool.workers, "send", interrupted)
+        before = signal.signal(signal.SIGALRM, too_long)
+        signal.alarm(20)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                list(pool.submit(tasks_of(e), nothing))
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+        assert pool.workers.pipes == []
