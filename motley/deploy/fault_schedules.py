@@ -52,7 +52,7 @@ KINDS = ("calm", "patient", "leases")
 LONGEST = 3000.0  # virtual seconds after which a schedule counts as stuck
 
 
-class World:
+class FaultSchedule:
     """One schedule: a server, its agents, a network, and what befalls them."""
 
     def __init__(self, seed: int, case: Case, kind: str) -> None:
@@ -148,61 +148,6 @@ class World:
         self.counts[f"killed: {'server' if node == 's' else 'agent'} {how}".rstrip()] += 1
         self.loop.call_later(self.rng.uniform(0.5, 8), self.start, node)
 
-    # ------------------------------------------------------------------ faults
-    async def _faults(self, until: float) -> None:
-        kinds: dict[str, Callable[[str], None]] = {
-            "kill": self.kill,
-            "fuse": self._light,
-            "cut": self._cut,
-            "broker": self._restart_broker,
-            "full": self._fill,
-        }
-        while self.loop.time() < until:
-            await asyncio.sleep(self.rng.expovariate(1 / 6.0))
-            what = self.rng.choices(list(kinds), [5, 4, 3, 1, 1])[0]
-            kinds[what](self.rng.choice(["s", *self.nodes]))
-
-    def _light(self, node: str) -> None:
-        if node in self.processes:
-            self.processes[node].fuse.left = self.rng.randint(1, 12)
-
-    def _cut(self, node: str) -> None:
-        self.counts["lines cut"] += 1
-        self.network.cut.add(node)
-        self.loop.call_later(self.rng.uniform(1, 25), self._mend, node)
-
-    def _mend(self, node: str) -> None:
-        self.network.cut.discard(node)
-        self._back([node])
-
-    def _restart_broker(self, node: str) -> None:
-        self.counts["broker restarts"] += 1
-        self.network.restarts += 1
-        self.network.down = True
-
-        def up() -> None:
-            self.network.down = False
-            self._back(list(self.processes))
-
-        self.loop.call_later(self.rng.uniform(0.2, 6), up)
-
-    def _back(self, nodes: list[str]) -> None:
-        """Lines that are back tell their processes so."""
-        for node in nodes:
-            process = self.processes.get(node)
-            for hook in list(process.link.hooks) if process else ():
-                current_node.set(node)
-                with suppress(KilledError):
-                    hook()
-        current_node.set("")
-
-    def _fill(self, node: str) -> None:
-        self.counts["disks filled"] += 1
-        disk = self.disks.get(node)
-        if disk is not None:
-            disk.full = True
-            self.loop.call_later(self.rng.uniform(1, 10), setattr, disk, "full", False)
-
     # ------------------------------------------------------------------ from beginning to end
     def go(self) -> None:
         """Carries the schedule out and looks at what it left; AssertionError where something does not hold."""
@@ -218,7 +163,7 @@ class World:
     async def _main(self) -> None:
         for node in self.nodes:
             self.start(node)
-        faults = None if self.kind == "calm" else self.loop.create_task(self._faults(150.0))
+        faults = None if self.kind == "calm" else self.loop.create_task(Faults(self).befall(150.0))
         while not self.result_sha:
             await asyncio.sleep(1.0)
             assert self.loop.time() < LONGEST, f"the run does not end: {self._where()}"
@@ -264,6 +209,68 @@ class World:
         self.counts.update({f"messages {what}": n for what, n in self.network.counts.items()})
 
 
+class Faults:
+    """What befalls the processes, lines and disks of a schedule."""
+
+    def __init__(self, world: FaultSchedule) -> None:
+        self.world = world
+
+    async def befall(self, until: float) -> None:
+        """Whatever happens until a moment."""
+        kinds: dict[str, Callable[[str], None]] = {
+            "kill": self.world.kill,
+            "fuse": self._light,
+            "cut": self._cut,
+            "broker": self._restart_broker,
+            "full": self._fill,
+        }
+        while self.world.loop.time() < until:
+            await asyncio.sleep(self.world.rng.expovariate(1 / 6.0))
+            what = self.world.rng.choices(list(kinds), [5, 4, 3, 1, 1])[0]
+            kinds[what](self.world.rng.choice(["s", *self.world.nodes]))
+
+    def _light(self, node: str) -> None:
+        if node in self.world.processes:
+            self.world.processes[node].fuse.left = self.world.rng.randint(1, 12)
+
+    def _cut(self, node: str) -> None:
+        self.world.counts["lines cut"] += 1
+        self.world.network.cut.add(node)
+        self.world.loop.call_later(self.world.rng.uniform(1, 25), self._mend, node)
+
+    def _mend(self, node: str) -> None:
+        self.world.network.cut.discard(node)
+        self._back([node])
+
+    def _restart_broker(self, node: str) -> None:
+        self.world.counts["broker restarts"] += 1
+        self.world.network.restarts += 1
+        self.world.network.down = True
+
+        def up() -> None:
+            self.world.network.down = False
+            self._back(list(self.world.processes))
+
+        self.world.loop.call_later(self.world.rng.uniform(0.2, 6), up)
+
+    def _back(self, nodes: list[str]) -> None:
+        """Lines that are back tell their processes so."""
+        for node in nodes:
+            process = self.world.processes.get(node)
+            for hook in list(process.link.hooks) if process else ():
+                current_node.set(node)
+                with suppress(KilledError):
+                    hook()
+        current_node.set("")
+
+    def _fill(self, node: str) -> None:
+        self.world.counts["disks filled"] += 1
+        disk = self.world.disks.get(node)
+        if disk is not None:
+            disk.full = True
+            self.world.loop.call_later(self.world.rng.uniform(1, 10), setattr, disk, "full", False)
+
+
 @contextmanager
 def _folder() -> Iterator[Path]:
     memory = Path("/dev/shm")
@@ -282,12 +289,12 @@ def replayed(case: Case, entries: list[Entry]) -> str:
     return flat_sha256(replay(case.experiment, case.run_id, attendance, entries, disk, spool).params)
 
 
-def schedule(seed: int, cases: Callable[[str], Case], only: str | None = None) -> World:
-    """The world of a seed."""
+def schedule(seed: int, cases: Callable[[str], Case], only: str | None = None) -> FaultSchedule:
+    """The schedule of a seed."""
     rng = random.Random(seed * 7919)
     name = only or rng.choice(list(CASES))
     kind = rng.choices(KINDS, [1, 4, 5])[0]
-    return World(seed, cases(name), kind)
+    return FaultSchedule(seed, cases(name), kind)
 
 
 def run_schedules(

@@ -138,6 +138,41 @@ class Intake:
             pull.cancel()
 
 
+class Outgoing:
+    """What the server says to agents, each word signed."""
+
+    def __init__(self, run_id: str, link: Link, identity: Identity, counts: Counter[str]) -> None:
+        self.run_id, self.link, self.identity, self.counts = run_id, link, identity, counts
+        self.subjects = Subjects(run_id)
+        self.epoch = 0  # how often the server has started
+
+    def call(self, ended: bool) -> None:
+        """To everybody: this server is here, or the run has ended."""
+        made = Call(VERSION, self.epoch, ended)
+        made.sig = self.identity.sign(call_bytes(self.run_id, made))
+        self.link.publish(self.subjects.all, encode(made))
+
+    def task(self, task_id: str, task: Task) -> None:
+        """To a client: its task; and to those who hold the model it starts from."""
+        for holder in task.start.holders:
+            self.allow(holder, str(task.client), task.start.digest)
+        self._tell(task.client, Down(VERSION, "task", self.epoch, task_id, task))
+
+    def allow(self, holder: str, asker: str, digest: str) -> None:
+        """To a client: to whom it may hand its model."""
+        if holder != SERVER:
+            self._tell(int(holder), Down(VERSION, "allow", self.epoch, asker=asker, digest=digest))
+
+    def receipt(self, client: int, task_id: str, why: str) -> None:
+        """To a client: what became of its result."""
+        self.counts[why] += 1
+        self._tell(client, Down(VERSION, "receipt", self.epoch, task_id, None, why))
+
+    def _tell(self, client: int, down: Down) -> None:
+        down.sig = self.identity.sign(down_bytes(self.run_id, client, down))
+        self.link.publish(self.subjects.down(str(client)), encode(down))
+
+
 class Serving:
     """One run, served to agents over a link."""
 
@@ -146,12 +181,12 @@ class Serving:
     ) -> None:
         """``thread`` runs what computes, so that agents are answered meanwhile."""
         self.book, self.run_id, self.link, self.disk = book, run_id, link, disk
-        self.identity, self.terms, self.thread = identity, terms, thread
+        self.terms, self.thread = terms, thread
         self.subjects = Subjects(run_id)
         self.tidings = Tidings()
+        self.outgoing = Outgoing(run_id, link, identity, self.tidings.counts)
         self.intake = Intake(book, self.tidings, link, run_id, disk, terms, thread)
         self.open: dict[str, Task] = {}  # as of the last step
-        self.epoch = 0
         self.result: Result | None = None
         self._zero = 0.0  # the moment of the event loop that is second 0 of the run
         self.after_step: list[Callable[[], None]] = []
@@ -166,7 +201,7 @@ class Serving:
     # ------------------------------------------------------------------ life
     async def run(self) -> Result:
         """Serves to the end of the run."""
-        self.epoch = await self.thread(self.book.recover)
+        self.outgoing.epoch = await self.thread(self.book.recover)
         self._zero = self._time() - self.book.last
         self.tidings.seen = dict.fromkeys(self._here(), self._time())
         self.link.subscribe(self.subjects.up("*"), self._on_up)
@@ -200,9 +235,7 @@ class Serving:
 
     def call(self) -> None:
         """Tells everybody that this server is here, or that the run has ended."""
-        made = Call(VERSION, self.epoch, self.result is not None)
-        made.sig = self.identity.sign(call_bytes(self.run_id, made))
-        self.link.publish(self.subjects.all, encode(made))
+        self.outgoing.call(self.result is not None)
 
     def _time(self) -> float:
         return asyncio.get_running_loop().time()
@@ -214,13 +247,13 @@ class Serving:
             self._zero = self._time()
         self.open, self._due, self._done = effects.open, effects.due, effects.done
         for client, task_id in effects.kept:
-            self._receipt(client, task_id, "kept")
+            self.outgoing.receipt(client, task_id, "kept")
         for client, task_id in effects.closed:
-            self._receipt(client, task_id, "closed")
+            self.outgoing.receipt(client, task_id, "closed")
         for task_id in effects.fresh:
-            self._send(task_id)
+            self.outgoing.task(task_id, self.open[task_id])
         for digest, weights in effects.wanted.items():
-            self._allow(str(weights.holder), SERVER, digest)
+            self.outgoing.allow(str(weights.holder), SERVER, digest)
             self.intake.wanted(weights)
         for tell in self.after_step:
             tell()
@@ -251,26 +284,6 @@ class Serving:
     def _here(self) -> list[int]:
         return [int(client) for client in self.book.attendance.here.nonzero()[0]]
 
-    # ------------------------------------------------------------------ speaking
-    def _send(self, task_id: str) -> None:
-        task = self.open[task_id]
-        for holder in task.start.holders:
-            self._allow(holder, str(task.client), task.start.digest)
-        self._tell(task.client, Down(VERSION, "task", self.epoch, task_id, task))
-
-    def _allow(self, holder: str, asker: str, digest: str) -> None:
-        """Tells a client to whom it may hand its model."""
-        if holder != SERVER:
-            self._tell(int(holder), Down(VERSION, "allow", self.epoch, asker=asker, digest=digest))
-
-    def _receipt(self, client: int, task_id: str, why: str) -> None:
-        self.tidings.counts[why] += 1
-        self._tell(client, Down(VERSION, "receipt", self.epoch, task_id, None, why))
-
-    def _tell(self, client: int, down: Down) -> None:
-        down.sig = self.identity.sign(down_bytes(self.run_id, client, down))
-        self.link.publish(self.subjects.down(str(client)), encode(down))
-
     # ------------------------------------------------------------------ listening
     def _on_up(self, message: Message) -> None:
         try:
@@ -300,10 +313,10 @@ class Serving:
             if self._mine(client, offer.task):
                 self.intake.offered(client, offer, self.roster.seats[client].public_key)
             else:
-                self._receipt(client, offer.task, "kept" if self.book.came(client, offer.task) else "closed")
+                self.outgoing.receipt(client, offer.task, "kept" if self.book.came(client, offer.task) else "closed")
         for task_id in (*up.doing, *refused):
             if not self._mine(client, task_id):
-                self._receipt(client, task_id, "closed")
+                self.outgoing.receipt(client, task_id, "closed")
             elif task_id in refused:
                 self._declined(client, task_id, refused[task_id], up.forgot)
         self._repair(client, {*up.doing, *refused, *(offer.task for offer in up.outbox)})
@@ -313,7 +326,7 @@ class Serving:
         for task_id in [name for name, task in self.open.items() if task.client == client]:
             if task_id not in known and task_id not in self.intake.pulling:
                 self.tidings.counts["resent"] += 1
-                self._send(task_id)
+                self.outgoing.task(task_id, self.open[task_id])
 
     def _mine(self, client: int, task_id: str) -> bool:
         """Whether a task is out and this client's."""

@@ -51,7 +51,7 @@ class StatusPage:
             "missing": max(0, missing) if core is None else 0,
             "round": 0 if core is None else core.run.fed.ledger.round,
             "log": serving.book.log.seq,
-            "starts": serving.epoch,
+            "starts": serving.outgoing.epoch,
             "seats": [self._seat(number) for number in range(serving.roster.n_seats)],
             "counts": dict(serving.tidings.counts),
             "refusals": [{"seat": seat, "why": why} for seat, why in serving.tidings.refusals],

@@ -9,7 +9,7 @@ import pytest
 
 from motley.deploy import agent, logged_run, serving
 from motley.deploy.fault_processes import CASES, Case
-from motley.deploy.fault_schedules import World, run_schedules
+from motley.deploy.fault_schedules import FaultSchedule, run_schedules
 
 EACH = 25
 
@@ -25,7 +25,7 @@ def test_nothing_is_lost(first: int) -> None:
 
 def test_a_schedule_is_the_same_again() -> None:
     case = Case.make("late")
-    worlds = [World(11, case, "leases") for _ in range(2)]
+    worlds = [FaultSchedule(11, case, "leases") for _ in range(2)]
     for world in worlds:
         world.go()
     assert worlds[0].result_sha == worlds[1].result_sha
@@ -84,7 +84,7 @@ def test_faults_of_the_code_are_noticed(name: str, monkeypatch: pytest.MonkeyPat
     mutate(monkeypatch)
     for seed in range(30):
         try:
-            World(1000 + seed, case, "patient" if seed % 2 else "leases").go()
+            FaultSchedule(1000 + seed, case, "patient" if seed % 2 else "leases").go()
         except Exception:
             return
     pytest.fail(f"30 schedules did not notice: {name}")
