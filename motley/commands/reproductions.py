@@ -98,11 +98,10 @@ def _plan(jobs: int, budget: float, grace: float, executor: str, device: str, ca
 
 
 def _write(tables: dict[str, list[Table]], kept: Results, quick: bool) -> None:
-    """Pages and pictures of tables for which there are runs, those of groups, and the index."""
+    """Pages and pictures of tables, those of groups, and the index."""
     for name, found in tables.items():
         for table in found:
-            if table.status != "none":
-                write(table, kept.place(table.reproduction.name, quick))
+            write(table, kept.place(table.reproduction.name, quick))
         if name in spec.GROUPS:
             write_text(kept.place(name, quick) / "README.md", champions_markdown(found))
             write_json(kept.place(name, quick) / "table.json", champions_json(name, found))

@@ -155,9 +155,28 @@ def _named(values: Iterable[object]) -> str:
     return ", ".join(sorted({str(value) for value in values}))
 
 
+FORMER = (
+    "**What follows was measured with former settings of this reproduction; with the present ones (`motley reproduce "
+    "{name}`) nothing has been measured yet, and no claim counts as judged.**"
+)
+
+
 def write(table: Table, folder: Path) -> None:
-    """Writes the table as markdown, JSON and, where something was measured, a picture."""
-    write_text(folder / "README.md", markdown(table))
+    """Writes the table as markdown, JSON and, where something was measured, a picture.
+
+    Without a single run nothing is written anew; a page of former settings that is there is marked as such.
+    """
+    page = folder / "README.md"
+    if table.status == "none" and not page.is_file():
+        return
+    write_text(page, markdown(table) if table.status != "none" else marked(page.read_text(), table))
     write_json(folder / "table.json", table.as_json())
-    if any(table.runs.values()):
+    if table.status != "none":
         picture(table, folder / "table.png")
+
+
+def marked(page: str, table: Table) -> str:
+    """A page of former settings with a sentence below its title that says so, once."""
+    mark = FORMER.format(name=table.reproduction.name)
+    title, rest = page.split("\n", 1)
+    return page if mark in page else f"{title}\n\n{mark}\n{rest}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from motley.reproduce import reproduction as spec
 from motley.reproduce.comparison import build
-from motley.reproduce.pages import markdown
+from motley.reproduce.pages import markdown, write
 from motley.reproduce.results import Results
 from motley.reproduce.table_picture import ACCURACY, BY_SPEED, picture, points
 from tests.reproduce.finished_runs import finished
@@ -54,3 +55,24 @@ def test_the_page_names_what_is_far_from_the_paper(tiny: str, tmp_path: Path) ->
     page = markdown(build(made, results))
     assert "More than 3 points from the paper, 1 of 1: A, one (+5.5)." in page
     assert "6 runs are missing here." in page
+
+
+def test_a_page_of_former_settings_says_so(tiny: str, tmp_path: Path) -> None:
+    made, results = spec.read(tiny), Results(tmp_path / "results")
+    place = results.place(made.name, False)
+    write(build(made, results), place)
+    assert not place.exists()  # nothing was ever measured
+    recipe = made.recipe_of(made.cells()[0], made.draws()[0])
+    results.add(finished(0.5, identity=recipe.identity, recipe={"diagnostics": ["diversity"]}))
+    write(build(made, results), place)
+    measured = (place / "README.md").read_text()
+    changed = made.model_copy(update={"recipe": {**made.recipe, "lr": 0.123}})
+    for _ in range(2):
+        write(build(changed, results), place)
+    page = (place / "README.md").read_text()
+    assert page.count("former settings") == 1
+    assert page.startswith(f"# {made.title}\n\n**What follows was measured with former settings")
+    assert page.endswith(measured.split("\n", 1)[1])
+    assert json.loads((place / "table.json").read_text())["status"] == "none"
+    write(build(made, results), place)
+    assert (place / "README.md").read_text() == measured
