@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from motley.commands.output import AsJson
-from motley.core.errors import UnknownNameError
+from motley.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from motley.core.registry import Entry, Registry
@@ -46,9 +46,18 @@ def parts() -> list[Row]:
 
     rows = []
     for entry in PARTS:
-        made = PARTS.make(entry.name, **entry.meta["example"])
-        rows.append({**_row(entry), "seam": entry.meta["seam"], "hooks": list(made.filled)})
+        rows.append({**_row(entry), "seam": entry.meta["seam"], "hooks": _hooks(entry)})
     return sorted(rows, key=lambda row: (row["seam"], row["name"]))
+
+
+def _hooks(entry: Entry) -> list[str] | None:
+    """The hooks that a part fills; None for one of a user's own that cannot be made without arguments."""
+    from motley.core.part import PARTS
+
+    try:
+        return list(PARTS.make(entry.name, **entry.meta["example"]).filled)
+    except InputError:
+        return None
 
 
 def methods() -> list[Row]:

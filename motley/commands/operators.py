@@ -89,7 +89,10 @@ def evict(
     seat: Annotated[int, typer.Argument(min=0, help="Which seat.")],
     as_json: AsJson = False,
 ) -> None:
-    """Throw an agent out: its credentials are void, its tasks are lost. A new invitation may fill the seat."""
+    """Throw an agent out.
+
+    Its credentials are void, its tasks are lost. A new invitation may fill the seat.
+    """
     from motley.core.errors import InputError
     from motley.deploy.operating import order_eviction
     from motley.deploy.server_process import deploy_disk, opened
@@ -105,7 +108,10 @@ def evict(
 
 
 def replay(folder: Folder, as_json: AsJson = False) -> None:
-    """Make the model of a deployed run again from its log, offline, and compare the two."""
+    """Make the model of a deployed run again from its log.
+
+    Offline, and compared with the model that the run gave.
+    """
     from motley.core.errors import StateError
     from motley.deploy.auditing import replay_folder
 

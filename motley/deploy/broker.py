@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -51,9 +52,18 @@ def version_of(program: str) -> tuple[int, ...]:
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
-        one.bind((host, 0))
-        return int(one.getsockname()[1])
+    """A port nobody uses, below those that systems give to outgoing connections.
+
+    A port from among those could be lost while a broker is started again: an agent that reconnects to it on the same
+    machine may be given that very port for its own end, and then talks to itself.
+    """
+    chosen = list(range(10_000, 30_000))
+    random.SystemRandom().shuffle(chosen)
+    for port in chosen:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one, contextlib.suppress(OSError):
+            one.bind((host, port))
+            return port
+    raise InputError(f"No port from 10000 to 29999 is free on {host}; name one with --listen.")
 
 
 class Broker:

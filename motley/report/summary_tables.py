@@ -167,4 +167,5 @@ def print_listing(kind: str, listed: Sequence[dict[str, Any]]) -> None:
 def _cell(value: Any) -> Any:
     from rich.text import Text
 
-    return Text(", ".join(value) if isinstance(value, list) else str(value))
+    told = ", ".join(value) if isinstance(value, list) else value
+    return Text("" if told is None else str(told))

@@ -145,7 +145,8 @@ def given_again(
             raise UnknownNameError("thing that a run can be given", key, ["model", "test", "parts", *Given._fields])
     if data is not None:
         problem = others.get("problem") or make_problem(recipe.problem)
-        others["data"], others["public"] = as_federated(data, test, recipe, problem, partition)
+        divided, held = as_federated(data, test, recipe, problem, partition)
+        others = {"public": held, **others, "data": divided}
     if model is not None:
         others["net"] = _network(model, recipe.seed)
     if method is not None:

@@ -11,6 +11,7 @@ import pytest
 
 from motley.commands import cli
 from motley.commands.listing import KINDS
+from motley.core.part import PARTS, Part, part
 from tests.cli.conftest import Motley
 
 ROOT = Path(__file__).parents[2]
@@ -65,3 +66,17 @@ def test_commands_that_are_loaded_when_called(motley: Motley, name: str) -> None
     assert end.code == 0
     assert f"motley {name}" in end.out
     assert cli.LATER[name][2].rstrip(".") in end.out
+
+
+def test_a_part_that_needs_arguments_is_listed(motley: Motley, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PARTS, "entries", dict(PARTS.entries))
+
+    @part("objective")
+    def pulls_to(target: float) -> Part:
+        """Pulls somewhere."""
+        return Part()
+
+    rows = {row["name"]: row for row in json.loads(motley("list", "parts", "--json").out)}
+    assert rows["pulls_to"]["hooks"] is None
+    assert rows["pulls_to"]["parameters"] == {"target": None}
+    assert "pulls_to" in motley("list", "parts").out
