@@ -8,7 +8,6 @@ parts keep on a client stays in the agent's folder, one state for each of the la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
@@ -25,15 +24,13 @@ from motley.deploy.identities import Identity, call_bytes, down_bytes, offer_byt
 from motley.deploy.messages import DONE, VERSION, Blob, Call, Down, Offer, Task, Up, assignment_of, decode, encode
 from motley.deploy.policy import Policy
 from motley.deploy.report_form import report_tree
+from motley.deploy.stations import Stations
 from motley.deploy.transfer import GoneError, Holder, fetch, until_told
 from motley.deploy.wire import SERVER, Link, Message, Subjects, happens
 
 OUTBOX, OWN, BLOBS, HELD = "outbox/", "own/", "blobs/", "held/"
 CACHED = 4  # blobs that are kept for the next task
 HELD_MODELS = 3  # models that are kept for others
-
-Train = Callable[[Task, Assignment, Kept | None], Awaitable[Finished]]
-"""Trains a task; what it is cancelled in the middle of leaves nothing behind."""
 
 
 class Place(NamedTuple):
@@ -49,8 +46,8 @@ class Place(NamedTuple):
 class Cupboard:
     """What an agent has on its disk."""
 
-    def __init__(self, disk: Disk, place: Place, identity: Identity, layout: Layout) -> None:
-        self.disk, self.place, self.identity, self.layout = disk, place, identity, layout
+    def __init__(self, disk: Disk, place: Place, identity: Identity) -> None:
+        self.disk, self.place, self.identity = disk, place, identity
         self.epoch = int((disk.read("epoch") or b"0").decode())
         self.offers: dict[str, Offer] = {}
         self.allowed: set[tuple[str, str]] = set()  # who may fetch which model
@@ -84,14 +81,14 @@ class Cupboard:
         kept: Kept = self.disk.load(OWN + task_id)
         return kept
 
-    def put(self, task_id: str, basis: str, done: Finished, seconds: float) -> None:
+    def put(self, task_id: str, basis: str, done: Finished, layout: Layout, seconds: float) -> None:
         """Keeps a result: first what stays here, then what is offered."""
         if done.own:
             self.disk.save(OWN + task_id, done.own)
             for name in self.disk.names(OWN):
                 if name.removeprefix(OWN) not in (task_id, basis):
                     self.disk.delete(name)
-        self._offer(task_id, *self.disk.save(OUTBOX + task_id, report_tree(done.report, self.layout)), seconds)
+        self._offer(task_id, *self.disk.save(OUTBOX + task_id, report_tree(done.report, layout)), seconds)
 
     def hold(self, task_id: str, model: Weights) -> Weights:
         """Keeps a model for others; a handle of it."""
@@ -139,14 +136,12 @@ class Agent:
         self,
         cupboard: Cupboard,
         link: Link,
-        train: Train,
-        method: Method,
+        stations: Stations,
         policy: Policy | None = None,
         objection: str | None = None,
     ) -> None:
         """``objection``: why nothing of this run will be trained here."""
-        self.cupboard, self.place, self.link, self.train = cupboard, cupboard.place, link, train
-        self.method = method
+        self.cupboard, self.place, self.link, self.stations = cupboard, cupboard.place, link, stations
         self.policy, self.objection = policy or Policy(), objection
         self.subjects = Subjects(self.place.run_id)
         self.me = str(self.place.seat)
@@ -312,16 +307,19 @@ class Agent:
         if a.epochs <= 0:
             self._refuse(task_id, f"its policy allows {self.policy.epochs:g} epochs, the task wants {a.floor:g}")
             return
+        station = await self.stations.at(task.phase)
         self.phase = "training"
         begun = asyncio.get_running_loop().time()
-        done = await self.train(task, a, own)
+        done = await station.train(task, a, own)
         report = done.report._replace(reached=spent)
         if task.keep:
-            report = report._replace(payload=None, held=self.cupboard.hold(task_id, handed_on(self.method, a, report)))
+            model = handed_on(station.method, a, report)
+            report = report._replace(payload=None, held=self.cupboard.hold(task_id, model))
         done = done._replace(report=report)
         self.trained += 1
         self.phase = "offering"
-        self.cupboard.put(task_id, task.basis, done, asyncio.get_running_loop().time() - begun)
+        seconds = asyncio.get_running_loop().time() - begun
+        self.cupboard.put(task_id, task.basis, done, station.layout, seconds)
 
     async def _get(self, blob: Blob) -> object:
         """The content of a blob, fetched where it is not here."""

@@ -93,12 +93,15 @@ def _rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(opened))
 
 
-def agent_experiment(recipe: Recipe, seat: int, seats: int, own: Dataset | None) -> Experiment:
-    """The experiment as an agent knows it: what everybody does, and its own samples."""
-    if own is None:
-        return prepare(recipe)
+def own_data(own: Dataset, seat: int, seats: int) -> FederatedData:
+    """The data of a federation as one of its agents knows them: its own samples, of others nothing."""
     if not len(own.test_y):  # an agent judges no model, so any sample will do
         own = replace(own, test_x=own.x[:1], test_y=own.y[:1])
     everything = np.arange(len(own))
-    parts = [everything if i == seat else everything[:1] for i in range(seats)]  # of the others it knows nothing
-    return prepare(recipe, Given(data=FederatedData(own, Partition.of(parts))))
+    parts = [everything if i == seat else everything[:1] for i in range(seats)]
+    return FederatedData(own, Partition.of(parts))
+
+
+def agent_experiment(recipe: Recipe, seat: int, seats: int, own: Dataset | None) -> Experiment:
+    """The experiment as an agent knows it: what everybody does, and its own samples."""
+    return prepare(recipe, None if own is None else Given(data=own_data(own, seat, seats)))

@@ -14,8 +14,10 @@ import motley
 from motley.client.problems import make_problem
 from motley.core.errors import InputError, StateError
 from motley.core.files import held
-from motley.deploy.agent import Agent, Cupboard, Place, Train
+from motley.data.dataset import Dataset
+from motley.deploy.agent import Agent, Cupboard, Place
 from motley.deploy.agent_data import agent_experiment, own_dataset
+from motley.deploy.agent_phases import NewStation, PhaseStations
 from motley.deploy.agent_training import InProcess, seconds_per_epoch
 from motley.deploy.certificates import client_files, client_key, request, write_secret
 from motley.deploy.credentials import NatsKey
@@ -26,8 +28,12 @@ from motley.deploy.messages import VERSION, Enrol, Welcome
 from motley.deploy.nats_link import Login, NatsLink
 from motley.deploy.policy import Policy
 from motley.deploy.server_process import login_of
+from motley.deploy.stations import OneStation, Station, Stations
+from motley.methods import make_method
 from motley.runtime.experiment import Experiment
-from motley.runtime.recipe import load
+from motley.runtime.gan_phase import GanPhase
+from motley.runtime.phases import TrainPhase, make_phases
+from motley.runtime.recipe import Recipe, load
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,7 @@ class AgentProcess:
         try:
             seen = await ask_for_seat(link, invitation, self._hello(0))
             e = self.experiment(seen.recipe, seen.seat)
-            objection = self.manner.policy.objection(e.recipe, e.method)
+            objection = self._objection(e)
             if objection is not None:
                 raise InputError(f"This agent does not take part: {objection}.")
             about = self._about(e, seen.seat)
@@ -182,10 +188,33 @@ class AgentProcess:
     def experiment(self, text: str, seat: int) -> Experiment:
         """The experiment of a recipe as TOML, with this agent's data."""
         recipe = load(tomllib.loads(text))
-        own = None
-        if self.manner.data:
-            own = own_dataset(self.manner.data, make_problem(recipe.problem), self.manner.target)
-        return agent_experiment(recipe, seat, recipe.clients or 1, own)
+        return agent_experiment(recipe, seat, recipe.clients or 1, self._own(recipe))
+
+    def _own(self, recipe: Recipe) -> Dataset | None:
+        """Its own samples; None: those of the recipe, by seat."""
+        if not self.manner.data:
+            return None
+        return own_dataset(self.manner.data, make_problem(recipe.problem), self.manner.target)
+
+    def _objection(self, e: Experiment) -> str | None:
+        """Why its policy forbids it to take part: in any phase."""
+        policy = self.manner.policy
+        recipes = [phase.recipe for phase in make_phases(e.recipe) if isinstance(phase, TrainPhase | GanPhase)]
+        methods = [(e.recipe.name, one.method, make_method(one.method, one.params)) for one in recipes]
+        told = methods or [(e.recipe.name, e.recipe.method, e.method)]
+        return next((why for one in told if (why := policy.objection(*one)) is not None), None)
+
+    def stations(self, member: Membership, e: Experiment, new_station: NewStation) -> Stations:
+        """Where it works in a run."""
+        if not e.recipe.phases:
+            return new_station(e)
+        own, tells = self._own(e.recipe), self.manner.policy.tell_labels
+        return PhaseStations(e.recipe, member.seat, own, self.disk, new_station, tells)
+
+    def in_process(self, e: Experiment) -> OneStation:
+        """A station whose training is done by processes that can be ended."""
+        train = InProcess(e.site, self.manner.executor, self.manner.device)
+        return OneStation(Station.of(e, train), train.close)
 
     # ------------------------------------------------------------------ taking part
     def login(self, member: Membership) -> Login:
@@ -200,19 +229,18 @@ class AgentProcess:
             member, e = await self.join(line)
             if told is not None:
                 told(member)
-            train = InProcess(e.site, self.manner.executor, self.manner.device)
+            stations = self.stations(member, e, self.in_process)
             try:
-                return await self.take_part(member, e, train)
+                return await self.take_part(member, e, stations)
             finally:
-                await train.close()
+                await stations.close()
 
-    async def take_part(self, member: Membership, e: Experiment, train: Train) -> Agent:
+    async def take_part(self, member: Membership, e: Experiment, stations: Stations) -> Agent:
         """Does the tasks of a seat until the run has ended."""
         place = Place(member.federation, member.seat, member.server_key, member.beat, member.largest)
-        cupboard = Cupboard(self.disk, place, self.identity, e.net.layout)
+        cupboard = Cupboard(self.disk, place, self.identity)
         link = NatsLink(member.urls, self.login(member))
-        objection = self.manner.policy.objection(e.recipe, e.method)
-        agent = self.agent = Agent(cupboard, link, train, e.method, self.manner.policy, objection)
+        agent = self.agent = Agent(cupboard, link, stations, self.manner.policy, self._objection(e))
         await link.open()
         refused = asyncio.create_task(link.refused())
         working = asyncio.create_task(agent.run())

@@ -14,7 +14,7 @@ from motley.core.part import compose
 from motley.core.tasks import NOTHING, Assignment, Failed, Finished, Kept, Weights
 from motley.deploy.messages import Task
 from motley.engine.executor import Executor, make_executor
-from motley.engine.loop import run_task
+from motley.engine.loop import one_thread, run_task
 
 MEASURED_STEPS = 20
 
@@ -42,7 +42,8 @@ class InThread:
 
 
 def _train(site: Site, a: Assignment, own: Kept | None) -> Finished:
-    return run_task(site, a, site.facts([a]).row(0), own)
+    with one_thread():
+        return run_task(site, a, site.facts([a]).row(0), own)
 
 
 class InProcess:

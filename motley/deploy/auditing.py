@@ -13,7 +13,7 @@ from motley.deploy.field_carrier import Attendance
 from motley.deploy.replaying import Retrained, replay
 from motley.deploy.roster import Roster
 from motley.deploy.server_process import Settings, deploy_disk, opened
-from motley.engine.loop import run_task
+from motley.engine.loop import one_thread, run_task
 from motley.runtime.experiment import Experiment, prepare
 from motley.runtime.folders import read_summary
 
@@ -45,6 +45,7 @@ def replay_folder(folder: Path) -> Replayed:
 
 def _trained_anew(e: Experiment) -> Retrained:
     def train(task_id: str, a: Assignment, own: Kept | None) -> Finished:
-        return run_task(e.site, a, e.site.facts([a]).row(0), own)
+        with one_thread():
+            return run_task(e.site, a, e.site.facts([a]).row(0), own)
 
     return Retrained(e.method, train)

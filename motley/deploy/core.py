@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from motley.core.tasks import Report, Weights
 from motley.data.federated import FederatedData, Partition
 from motley.deploy.blob_store import BlobStore
 from motley.deploy.disks import Disk
-from motley.deploy.event_log import Entry
 from motley.deploy.field_carrier import Attendance, FieldCarrier, Outside, Sent, Spool
+from motley.deploy.legs import Leg, Saved
 from motley.deploy.report_form import ReportForm, check_model, decodes, report_from
 from motley.deploy.roster import Roster, ToldData
 from motley.fleet.fleet import Fleet
@@ -54,7 +54,7 @@ class DiskSpool:
 
 
 class Core:
-    """State = f(recipe, log)."""
+    """State = f(recipe, log). Implements `Leg`."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class Core:
         *,
         folder: Path | None = None,
         listeners: Listening = (),
-        source: Iterable[Entry] = (),
         spool: Spool | None = None,
         saved: Callable[[int], None] | None = None,
+        phase: str = "",
     ) -> None:
-        """``folder`` is where checkpoints and records go. ``source`` is replayed by `replay`; ``spool`` then tells
-        what came of a task in place of the files on disk. ``saved`` is told after which entry a checkpoint was made."""
+        """``folder`` is where checkpoints and records go. ``spool`` tells what came of a task in place of the files on
+        disk. ``saved`` is told after which entry a checkpoint was made."""
         self.e, self.disk, self.blobs = e, disk, blobs
-        outside = Outside(run_id, blobs.put, e.method.has("keep"), "")
+        outside = Outside(run_id, blobs.put, e.method.has("keep"), phase)
         came = spool or DiskSpool(disk, e.net.layout)
-        self.carrier = FieldCarrier(attendance, outside, came, e.recipe.epochs, source, saved)
+        self.carrier = FieldCarrier(attendance, outside, came, e.recipe.epochs, saved, e.now)
         self.run = Run(told_experiment(e, attendance.roster), folder, listeners, carrier=self.carrier)
         self._form: ReportForm | None = None
 
@@ -91,6 +91,10 @@ class Core:
         self.begin()
 
     @property
+    def round(self) -> int:
+        return self.run.fed.ledger.round
+
+    @property
     def has_checkpoint(self) -> bool:
         return self.run.folder is not None and has_checkpoint(self.run.folder)
 
@@ -98,15 +102,19 @@ class Core:
     def done(self) -> bool:
         return self.carrier.loop.done
 
+    def save(self) -> None:
+        """Writes a checkpoint of what it came to."""
+        if self.run.folder is not None:
+            self.run.save()
+
     def finish(self) -> Result:
         try:
             return self.run.finish()
         finally:
             self.run.close()
 
-    def replay(self) -> Result:
-        """Runs from the start on the entries of ``source``."""
-        return self.run.go()
+    def close(self) -> None:
+        self.run.close()
 
     # ------------------------------------------------------------------ updates
     def check_model(self, name: str) -> None:
@@ -121,3 +129,20 @@ class Core:
         report = self._form.read(self.disk.load(name), sent.task)
         if not sent.task.keep:
             decodes(report, self.run.fed.ledger.server.decode)
+
+
+class Plain:
+    """Implements `Course` for a recipe without phases: one leg."""
+
+    def __init__(self, new_core: Callable[[Attendance, Saved], Core]) -> None:
+        self.new_core = new_core
+
+    def first(self, attendance: Attendance, saved: Saved) -> Core:
+        return self.new_core(attendance, saved)
+
+    def after(self, leg: Leg, attendance: Attendance, now: float, saved: Saved) -> None:
+        """There is nothing after it."""
+
+    def finish(self, leg: Leg) -> Result:
+        assert isinstance(leg, Core)
+        return leg.finish()

@@ -10,7 +10,7 @@ from motley.deploy.disks import Disk
 from motley.deploy.event_log import Entry
 
 FILE = "audit.jsonl"
-TOLD = ("epoch", "seat", "evict", "here", "gone", "start", "arrive", "lose", "forgot", "end")
+TOLD = ("epoch", "seat", "evict", "here", "gone", "start", "phase", "arrive", "lose", "forgot", "end")
 
 
 class Diary:

@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
     seq: int
     t: float
-    kind: str  # epoch, seat, evict, here, gone, start, arrive, lose, forgot, tick, order, end
+    kind: str  # epoch, seat, evict, here, gone, start, phase, arrive, lose, forgot, tick, order, end
     what: tuple[Any, ...] = ()
 
     def to_line(self) -> bytes:

@@ -23,7 +23,7 @@ from motley.core.errors import StateError
 from motley.core.tasks import Assignment, Finished, Kept
 from motley.deploy.agent import Agent, Cupboard, Place
 from motley.deploy.blob_store import BlobStore
-from motley.deploy.core import Core
+from motley.deploy.core import Core, Plain
 from motley.deploy.event_log import Entry, EventLog
 from motley.deploy.fault_processes import (
     CASES,
@@ -45,6 +45,7 @@ from motley.deploy.logged_run import LoggedRun
 from motley.deploy.messages import Task
 from motley.deploy.replaying import Retrained, replay
 from motley.deploy.serving import Serving, Terms
+from motley.deploy.stations import OneStation, Station
 from motley.deploy.transfer import jitter
 from motley.runtime.checkpoint import flat_sha256
 
@@ -98,15 +99,15 @@ class FaultSchedule:
         def new_core(attendance: Attendance, saved: Callable[[int], None]) -> Core:
             return Core(e, self.case.run_id, attendance, seen, BlobStore(seen), folder=self.folder, saved=saved)
 
-        book = LoggedRun(new_core, attendance, seen, e.data.n_clients, audit=False)
+        book = LoggedRun(Plain(new_core), attendance, seen, e.data.n_clients, audit=False)
         terms = Terms(beat=3.0, lease=self.lease, largest=1 << 20)
         return Serving(book, self.case.run_id, link, seen, IDENTITIES[0], terms, inline)
 
     def _agent(self, node: str, disk: MemoryDisk, link: FusedLink, fuse: Fuse) -> Agent:
         place = Place(self.case.run_id, int(node), IDENTITIES[0].public, beat=3.0, largest=1 << 20)
         e = self.case.experiment
-        cupboard = Cupboard(FusedDisk(disk, fuse), place, IDENTITIES[int(node) + 1], e.net.layout)
-        return Agent(cupboard, link, self._train, e.method)
+        cupboard = Cupboard(FusedDisk(disk, fuse), place, IDENTITIES[int(node) + 1])
+        return Agent(cupboard, link, OneStation(Station.of(e, self._train)))
 
     async def _train(self, task: Task, a: Assignment, own: Kept | None) -> Finished:
         await asyncio.sleep(self.rng.uniform(1, 15) * (3 if self.rng.random() < 0.1 else 1))
@@ -141,7 +142,7 @@ class FaultSchedule:
         for task in self.loop.tasks.pop(node, []):
             task.cancel()
         if isinstance(process.what, Serving) and process.what.book.core is not None:
-            process.what.book.core.run.close()  # a process that ends lets go of its directory
+            process.what.book.core.close()  # a process that ends lets go of its directory
         if self.result_sha:
             return
         self.disks[node].crash()
@@ -180,9 +181,7 @@ class FaultSchedule:
     def _where(self) -> str:
         server = self.processes.get("s")
         core = server.what.book.core if server is not None and isinstance(server.what, Serving) else None
-        return (
-            "no server" if core is None else f"round {core.run.fed.ledger.round}, {len(core.run.fed.tasks)} tasks out"
-        )
+        return "no server" if core is None else f"round {core.round}, {len(core.carrier.outside.open)} tasks out"
 
     # ------------------------------------------------------------------ what must hold
     def _check(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from motley.core.codec import Content
-from motley.core.errors import StateError
 from motley.core.tasks import NOTHING, Assignment, Delivery, Report, Weights
 from motley.core.types import Tree
 from motley.deploy.event_log import Entry
@@ -204,9 +203,9 @@ class Elsewhere:
 class FieldPlace:
     """Time and place of a deployment: who told what, on a clock that is moved from outside."""
 
-    def __init__(self, attendance: Attendance, epochs: float) -> None:
+    def __init__(self, attendance: Attendance, epochs: float, now: float = 0.0) -> None:
         self.attendance = attendance
-        self.loop = SteppedLoop()  # type: ignore[abstract]
+        self.loop = SteppedLoop(now)  # type: ignore[abstract]
         self._epochs = epochs
 
     @property
@@ -252,14 +251,14 @@ class FieldCarrier(FieldPlace):
         outside: Outside,
         spool: Spool,
         epochs: float,
-        source: Iterable[Entry] = (),
         saved: Callable[[int], None] | None = None,
+        now: float = 0.0,
     ) -> None:
-        """``source``: what `run` applies by itself. ``saved``: told after which entry a checkpoint was made."""
-        super().__init__(attendance, epochs)
+        """``saved``: told after which entry a checkpoint was made. ``now``: seconds at which it begins."""
+        super().__init__(attendance, epochs, now)
         self.outside, self.elsewhere = outside, Elsewhere()
         self.applied = 0  # the last entry that had its effect, or is having it
-        self._spool, self._source, self._saved = spool, source, saved
+        self._spool, self._saved = spool, saved
         self._channels: dict[str, Deliver] = {}
         self._fresh: list[str] = []  # to be sent, since last asked
         self._closed: list[tuple[int, str]] = []  # client and task: nothing is wanted of it any more, since last asked
@@ -268,16 +267,8 @@ class FieldCarrier(FieldPlace):
         self._channels[channel] = deliver
 
     def run(self, main: Coroutine[Any, Any, None]) -> None:
-        """Runs a protocol as far as the entries at hand go."""
+        """Begins a protocol; what was logged moves it on (`apply`)."""
         self.loop.begin(main)
-        for entry in self._source:
-            if self.loop.done:
-                break
-            self.apply(entry)
-        if not self.loop.done:
-            raise StateError(
-                "The log of this run does not lead to its end: it is not complete, or it or an update was changed."
-            )
 
     # ------------------------------------------------------------------ tasks
     def send(self, assignments: Sequence[Assignment]) -> int:
@@ -321,7 +312,9 @@ class FieldCarrier(FieldPlace):
             "brought": self._brought,
             "missed": self._missed,
         }
-        if entry.kind in effects:
+        if self.loop.done:  # who is there is still noted, for what comes after
+            self.attendance.attend(entry)
+        elif entry.kind in effects:
             self.loop.inject(entry.t, effects[entry.kind], *entry.what)
         else:
             self.loop.advance(entry.t)

@@ -7,19 +7,16 @@ from typing import Any, NamedTuple
 
 from motley.core.errors import StateError
 from motley.core.tasks import Weights
-from motley.deploy.core import SPOOL, Core
+from motley.deploy.core import SPOOL
 from motley.deploy.disks import Disk
 from motley.deploy.event_log import Entry, EventLog
 from motley.deploy.field_carrier import Attendance
+from motley.deploy.legs import Course, Leg, begun
 from motley.deploy.messages import Task
 from motley.runtime.launch import Result
 
 Event = tuple[Any, ...]
 """Kind and details of something that happened."""
-NewCore = Callable[[Attendance, Callable[[int], None]], Core]
-"""(who is there, told after which entry a checkpoint was made) -> the run"""
-
-
 BROUGHT = ("arrive", "brought")
 """Kinds of events with which something came that lies in the spool."""
 
@@ -40,12 +37,12 @@ class Effects(NamedTuple):
 class LoggedRun:
     """State = f(recipe, log), kept on a disk."""
 
-    def __init__(self, new_core: NewCore, attendance: Attendance, disk: Disk, wait_for: int, audit: bool) -> None:
+    def __init__(self, course: Course, attendance: Attendance, disk: Disk, wait_for: int, audit: bool) -> None:
         self.attendance, self.disk, self.wait_for, self.audit = attendance, disk, wait_for, audit
-        self.core: Core | None = None
+        self.course = course
+        self.core: Leg | None = None  # the leg of the run that is under way
         self.last = 0.0  # the latest moment that was logged
         self.noted: Callable[[Entry], None] = lambda entry: None  # told of what is in the log
-        self._new_core = new_core
         self._spooled: dict[str, int] = {}  # task -> the entry of its arrival
         self._started = False
 
@@ -74,12 +71,25 @@ class LoggedRun:
         return epochs + 1
 
     def _replay(self, entries: list[Entry]) -> None:
-        self.core = core = self._new_core(self.attendance, self._saved)
-        if core.has_checkpoint:
-            core.take_up()
-        else:
-            core.begin()
-        applied = core.carrier.applied
+        self._know_spool(entries)
+        leg = self.core = begun(self.course.first(self.attendance, self._saved))
+        applied = leg.carrier.applied
+        for entry in entries:
+            if entry.kind == "phase":
+                leg = self.core = begun(self._next(leg, entry.t))
+                applied = max(entry.seq, leg.carrier.applied)
+            elif entry.seq > leg.carrier.applied:
+                leg.carrier.apply(entry)
+        self._saved(applied)
+
+    def _next(self, leg: Leg, now: float) -> Leg:
+        """The leg that the log says began at this moment."""
+        found = self.course.after(leg, self.attendance, now, self._saved) if leg.done else None
+        if found is None:
+            raise StateError("The log of this run does not fit its recipe; restore the folder from a copy.")
+        return found
+
+    def _know_spool(self, entries: list[Entry]) -> None:
         arrivals = {str(entry.what[0]): entry.seq for entry in entries if entry.kind in BROUGHT}
         for name in self.disk.names(SPOOL):
             task_id = name.removeprefix(SPOOL)
@@ -87,10 +97,6 @@ class LoggedRun:
                 self._spooled[task_id] = arrivals[task_id]
             elif not self.audit:
                 self.disk.delete(name)  # it came and was not logged: its agent will offer it again
-        for entry in entries:
-            if entry.seq > applied:
-                core.carrier.apply(entry)
-        self._saved(applied)
 
     def _saved(self, applied: int) -> None:
         """A checkpoint holds everything up to this entry: what came before it is needed no longer."""
@@ -117,10 +123,24 @@ class LoggedRun:
         for entry in entries:
             self.noted(entry)
         kept = [found for entry in entries if (found := self._apply(entry)) is not None]
-        if not self._started:
-            return self._effects(kept, self._start())
-        self._tick(t)
-        return self._effects(kept, False)
+        began = self._start() if not self._started else False
+        if self._started and not began:
+            self._tick(t)
+        if self._started:
+            self._go_on()
+        return self._effects(kept, began)
+
+    def _go_on(self) -> None:
+        """Where a leg is done, the next one begins."""
+        while self.core is not None and self.core.done:
+            following = self.course.after(self.core, self.attendance, self.last, self._saved)
+            if following is None:
+                return
+            entry = self.log.append(self.last, "phase")
+            self.log.sync()
+            self.noted(entry)
+            self._saved(entry.seq)  # what earlier legs came to is on disk
+            self.core = begun(following)
 
     def _tick(self, t: float) -> None:
         """Time passes; where something is due, that is an event like others."""
@@ -161,7 +181,7 @@ class LoggedRun:
         """Begins the run once enough seats are taken."""
         if int(self.attendance.here.sum()) < self.wait_for:
             return False
-        core = self._new_core(self.attendance, self._saved)
+        core = self.course.first(self.attendance, self._saved)
         entry = self.log.append(0.0, "start")
         self.log.sync()
         self.noted(entry)
@@ -178,7 +198,7 @@ class LoggedRun:
         wanted = {blob.digest for task in out.values() for blob in (task.start, task.down) if blob is not None}
         self.core.blobs.retain(wanted)
         wishes = dict(carrier.elsewhere.wanted)
-        return Effects(kept, fresh, closed, out, wishes, started, carrier.loop.next_timer(), carrier.loop.done)
+        return Effects(kept, fresh, closed, out, wishes, started, carrier.loop.next_timer(), self.core.done)
 
     # ------------------------------------------------------------------ updates
     def accept(self, task_id: str, incoming: str) -> bool:
@@ -213,7 +233,7 @@ class LoggedRun:
 
     def finish(self) -> Result:
         assert self.core is not None
-        result = self.core.finish()
+        result = self.course.finish(self.core)
         entry = self.log.append(self.last, "end")
         self.log.sync()
         self.noted(entry)

@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from motley.core.errors import InputError
 from motley.core.part import Method
-from motley.runtime.recipe import Recipe
 
 
 class Policy(BaseModel):
@@ -53,11 +52,11 @@ class Policy(BaseModel):
             where = ".".join(str(place) for place in first["loc"])
             raise InputError(f"In the policy {path}, '{where}' is wrong: {first['msg']}.") from None
 
-    def objection(self, recipe: Recipe, method: Method) -> str | None:
-        """Why this agent will not take part in a run; None where it will."""
-        if self.recipes is not None and not any(fnmatch(recipe.name, pattern) for pattern in self.recipes):
-            return f"its policy does not allow the recipe '{recipe.name}'"
-        foreign = [name for name in _named(recipe.method) if self.methods is not None and name not in self.methods]
+    def objection(self, recipe: str, spec: str, method: Method) -> str | None:
+        """Why this agent will not take part in a run of this recipe; None where it will. ``spec`` names the method."""
+        if self.recipes is not None and not any(fnmatch(recipe, pattern) for pattern in self.recipes):
+            return f"its policy does not allow the recipe '{recipe}'"
+        foreign = [name for name in _named(spec) if self.methods is not None and name not in self.methods]
         if foreign:
             return f"its policy does not allow the method '{foreign[0]}'"
         missing = set(self.needs) - {part.name for part in method.parts}

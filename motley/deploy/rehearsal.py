@@ -21,13 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from motley.core.errors import InputError, StateError
+from motley.core.part import Method
 from motley.deploy.broker import end_broker, free_port
 from motley.deploy.event_log import EventLog
+from motley.deploy.phased_run import check_phased
 from motley.deploy.server_process import Settings, deploy_disk, invite, new_federation, new_server
+from motley.methods import make_method
 from motley.protocol import PROTOCOLS
 from motley.runtime.experiment import Experiment, Given, prepare
-from motley.runtime.launch import Run
-from motley.runtime.recipe import Recipe
+from motley.runtime.gan_phase import GanPhase
+from motley.runtime.launch import Run, launch
+from motley.runtime.phases import TrainPhase, make_phases
+from motley.runtime.recipe import Recipe, load
 
 
 @dataclass(frozen=True)
@@ -190,16 +195,27 @@ class Rehearsal:
 
 def simulated(e: Experiment) -> str:
     """The digest of the model that the simulation gives: the same devices, always there, and nothing lost."""
-    quiet = e.fleet.with_(fortune=())
-    given = Given(fleet=quiet)
-    plain = prepare(e.recipe.model_copy(update={"executor": "loop"}), given)
+    alone = {"executor": "loop"}
+    if e.recipe.phases:
+        phases = [{**table, **alone} for table in e.recipe.phases]
+        return str(launch(load(e.recipe, {**alone, "phases": phases})).summary["model_sha256"])
+    plain = prepare(load(e.recipe, alone), Given(fleet=e.fleet.with_(fortune=())))
     return str(Run(plain).go().summary["model_sha256"])
 
 
 def comparable(e: Experiment) -> bool:
     """Whether the model does not depend on who is how quick."""
-    in_step = bool(PROTOCOLS[e.method.protocol].meta.get("punctual")) and e.recipe.deadline is None
-    return in_step and not (e.method.protocol == "mediators" and e.method.has("observe"))  # groups learn side by side
+    if e.recipe.phases:
+        trained = (one for one in make_phases(e.recipe) if isinstance(one, TrainPhase | GanPhase))
+        return all(_in_step(one.recipe, make_method(one.recipe.method, one.recipe.params)) for one in trained)
+    return _in_step(e.recipe, e.method)
+
+
+def _in_step(recipe: Recipe, method: Method) -> bool:
+    protocol = recipe.protocol or method.protocol
+    punctual = bool(PROTOCOLS[protocol].meta.get("punctual")) and recipe.deadline is None
+    side_by_side = protocol in ("mediators", "group_models") and method.has("observe")  # the server learns in between
+    return punctual and not side_by_side and recipe.options.get("patience") is None
 
 
 def report_of(plan: Plan, rehearsal: Rehearsal, e: Experiment) -> dict[str, Any]:
@@ -230,6 +246,6 @@ def check_recipe(e: Experiment) -> None:
     if bool((e.data.sizes == 0).any()):
         raise InputError("Some clients of this partition have no samples; in a deployment every agent has some.")
     if e.recipe.phases:
-        raise InputError("A recipe with phases cannot be deployed; deploy a recipe for each of its phases.")
+        check_phased(e.recipe)
     if e.recipe.diagnostics:
         raise InputError("Diagnostics look at clients' samples, which the server of a deployment has not.")

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 
+from motley.deploy.agent_phases import NewStation
 from motley.deploy.agent_process import AgentProcess, Manner
 from motley.deploy.agent_training import InThread
+from motley.deploy.stations import OneStation, Station
 from motley.runtime.experiment import Experiment
 
 
@@ -27,7 +29,12 @@ async def run_agents(lines: dict[int, str], folder: Path) -> None:
 async def _one(seat: int, line: str, folder: Path, pool: ThreadPoolExecutor, known: dict[str, Experiment]) -> None:
     process = _Sharing(folder / str(seat), Manner(name=f"agent-{seat}", rehearsal=True), known)
     member, e = await process.join(line)
-    await process.take_part(member, e, InThread(e.site, pool))
+    await process.take_part(member, e, process.stations(member, e, in_thread(pool)))
+
+
+def in_thread(pool: ThreadPoolExecutor) -> NewStation:
+    """Stations that train in one thread for all."""
+    return lambda e: OneStation(Station.of(e, InThread(e.site, pool)))
 
 
 class _Sharing(AgentProcess):

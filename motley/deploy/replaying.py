@@ -9,10 +9,11 @@ from motley.core.part import Method
 from motley.core.tasks import Assignment, Finished, Kept, Report, Weights
 from motley.deploy.agent import handed_on
 from motley.deploy.blob_store import Unstored
-from motley.deploy.core import Core
+from motley.deploy.core import Core, Plain
 from motley.deploy.disks import Disk
 from motley.deploy.event_log import Entry
 from motley.deploy.field_carrier import Attendance, Sent, Spool
+from motley.deploy.legs import Course, Leg, Saved
 from motley.runtime.experiment import Experiment
 from motley.runtime.launch import Result
 
@@ -50,11 +51,35 @@ def replay(
     e: Experiment, run_id: str, attendance: Attendance, entries: Iterable[Entry], disk: Disk, spool: Spool | None = None
 ) -> Result:
     """The run that a log tells of; without a spool its updates are those on disk."""
-    after = iter(entries)
-    for entry in after:
-        if entry.kind == "start":
-            break
-        attendance.attend(entry)
-    else:
-        raise StateError("This run has not begun, so there is nothing to replay.")
-    return Core(e, run_id, attendance, disk, Unstored(), source=after, spool=spool).replay()
+
+    def new_core(attendance: Attendance, saved: Saved) -> Core:
+        return Core(e, run_id, attendance, disk, Unstored(), spool=spool)
+
+    return replay_course(Plain(new_core), attendance, entries)
+
+
+def replay_course(course: Course, attendance: Attendance, entries: Iterable[Entry]) -> Result:
+    """The run that a log tells of, leg by leg."""
+    leg: Leg | None = None
+    for entry in entries:
+        if leg is None and entry.kind != "start":
+            attendance.attend(entry)
+        elif leg is None:
+            leg = course.first(attendance, _nothing_saved)
+            leg.begin()
+        elif entry.kind == "phase":
+            leg = course.after(leg, attendance, entry.t, _nothing_saved) if leg.done else None
+            if leg is None:
+                break
+            leg.begin()
+        else:
+            leg.carrier.apply(entry)
+    if leg is None or not leg.done:
+        raise StateError(
+            "The log of this run does not lead to its end: it is not complete, or it or an update was changed."
+        )
+    return course.finish(leg)
+
+
+def _nothing_saved(applied: int) -> None:
+    """A replay saves nothing."""

@@ -28,17 +28,19 @@ from motley.deploy.certificates import (
     request,
     write_secret,
 )
-from motley.deploy.core import Core
+from motley.deploy.core import Core, Plain
 from motley.deploy.credentials import Account, NatsKey, b64
 from motley.deploy.diary import Diary
 from motley.deploy.disks import FolderDisk
 from motley.deploy.enrolment import Invitation, Invitations, Registrar
 from motley.deploy.field_carrier import Attendance
 from motley.deploy.identities import Identity
+from motley.deploy.legs import Course, Saved
 from motley.deploy.logged_run import LoggedRun
 from motley.deploy.messages import VERSION, Enrol, Welcome
 from motley.deploy.nats_link import Login, NatsLink
 from motley.deploy.operating import Operating, Revoker
+from motley.deploy.phased_run import Means, PhasedRun, settled_recipe
 from motley.deploy.roster import Roster
 from motley.deploy.serving import Serving, Terms
 from motley.deploy.status_page import StatusPage, serve_metrics
@@ -233,23 +235,21 @@ class ServerProcess:
         seats = self.e.data.n_clients
         attendance = Attendance(Roster(seats), self.e.fleet if s.rehearsal else None)
 
-        def new_core(attendance: Attendance, saved: Callable[[int], None]) -> Core:
-            disk = self.disk
-            return Core(
-                self.e,
-                s.federation,
-                attendance,
-                disk,
-                BlobStore(disk),
-                folder=self.folder,
-                listeners=self.listeners,
-                saved=saved,
-            )
-
-        book = LoggedRun(new_core, attendance, self.disk, s.wait_for or seats, s.audit)
+        book = LoggedRun(self._course(), attendance, self.disk, s.wait_for or seats, s.audit)
         book.noted = Diary(self.disk).note
         terms = Terms(s.beat, s.lease, s.largest)
         return Serving(book, s.federation, link, self.disk, self.identity, terms, self._in_thread)
+
+    def _course(self) -> Course:
+        run_id, disk = self.settings.federation, self.disk
+        if self.e.recipe.phases:
+            return PhasedRun(self.e.recipe, Means(run_id, disk, lambda: BlobStore(disk), self.folder, self.listeners))
+
+        def new_core(attendance: Attendance, saved: Saved) -> Core:
+            more: dict[str, Any] = {"folder": self.folder, "listeners": self.listeners, "saved": saved}
+            return Core(self.e, run_id, attendance, disk, BlobStore(disk), **more)
+
+        return Plain(new_core)
 
     async def _in_thread(self, function: Callable[..., Any], *given: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *given)
@@ -297,7 +297,7 @@ class ServerProcess:
         made = Welcome(
             VERSION,
             seat=seat,
-            recipe=self.e.recipe.to_toml(),
+            recipe=settled_recipe(self.e.recipe).to_toml(),
             identity=s.federation,
             server_key=self.identity.public,
             beat=s.beat,

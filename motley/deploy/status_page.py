@@ -49,7 +49,7 @@ class StatusPage:
             "time": time.time(),
             "phase": "done" if ended else "running" if core is not None else "waiting",
             "missing": max(0, missing) if core is None else 0,
-            "round": 0 if core is None else core.run.fed.ledger.round,
+            "round": 0 if core is None else core.round,
             "log": serving.book.log.seq,
             "starts": serving.outgoing.epoch,
             "seats": [self._seat(number) for number in range(serving.roster.n_seats)],

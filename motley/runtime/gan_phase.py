@@ -71,21 +71,28 @@ class GanPhase:
     def __init__(self, name: str, recipe: Recipe, conditional: bool, noise: float) -> None:
         self.name, self.recipe, self.conditional, self.noise = name, recipe, conditional, noise
 
-    def _given(self, world: Given) -> Given:
+    def given_in(self, world: Given) -> Given:
         """What the run is given: a network whose generator makes what samples can be."""
-        dataset = world.data.dataset if world.data is not None else load_dataset(self.recipe.data)
+        dataset = self._dataset(world)
         if not dataset.n_classes or dataset.kind == "text":
             raise DataError(f"A gan phase needs samples of numbers with classes, which '{dataset.name}' has not.")
-        low, high = bounds(dataset)
-        ((name, arguments),) = [(call.name, call.arguments) for call in parse(self.recipe.model, "model")]
-        whole = {"low": low, "high": high, **arguments, "conditional": self.conditional}
-        spec = f"{name}({', '.join(f'{key}={value!r}' for key, value in whole.items())})"
+        spec = self.network(world)
         net = build(spec, dataset.input_shape, dataset.n_outputs, 0, Key.root(self.recipe.seed).fold("init"))
         return world._replace(net=net, method=None, problem=None, public=None)
 
+    def _dataset(self, world: Given) -> Dataset:
+        return world.data.dataset if world.data is not None else load_dataset(self.recipe.data)
+
+    def network(self, world: Given) -> str:
+        """The network with all that it takes from the data: between which numbers its samples lie."""
+        low, high = bounds(self._dataset(world))
+        ((name, arguments),) = [(call.name, call.arguments) for call in parse(self.recipe.model, "model")]
+        whole = {"low": low, "high": high, **arguments, "conditional": self.conditional}
+        return f"{name}({', '.join(f'{key}={value!r}' for key, value in whole.items())})"
+
     def check(self, given: Given, earlier: Mapping[str, Phase]) -> None:
         """Refuses what cannot be run."""
-        e = prepare(self.recipe, self._given(given))
+        e = prepare(self.recipe, self.given_in(given))
         groups = self.recipe.options.get("groups", 0)
         if groups > e.data.n_clients:
             raise InputError(
@@ -93,7 +100,7 @@ class GanPhase:
             )
 
     def run(self, world: World, folder: Path | None, listeners: Listening) -> World:
-        given = self._given(given_of(world))
+        given = self.given_in(given_of(world))
         if folder is not None and read_summary(folder) is not None:
             run = Run(prepare(self.recipe, given), folder)
             try:
@@ -109,7 +116,7 @@ class GanPhase:
             assert catch.found is not None
             found, now = catch.found, result.records[-1].virtual_time
         if folder is not None:
-            _write(found, folder / "generators.safetensors")
+            write_generators(found, folder / "generators.safetensors")
         return world._replace(made={**world.made, self.name: found}, now=now)
 
 
@@ -121,7 +128,7 @@ def bounds(dataset: Dataset) -> tuple[float, float]:
     return float(ends.min()), float(ends.max())
 
 
-def _write(found: Generators, path: Path) -> None:
+def write_generators(found: Generators, path: Path) -> None:
     """The generators alone, by number and name."""
     import safetensors.torch
 

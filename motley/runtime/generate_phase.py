@@ -104,11 +104,15 @@ class GeneratePhase:
         return self._handed_on(world, e, made, summary)
 
     def _plan(self, world: World, e: Experiment) -> Plan:
-        wish, generators = self.wishes, world.made[self.wishes.of]
-        label = None
+        wish, params = self.wishes, None
         if wish.labels == "classifier":
             params = flat_model(world.models[str(wish.classifier)], e.net, f"of the phase '{wish.classifier}'")
-            label = _labeller(e.net, params)
+        return self.plan(e, world.made[wish.of], params)
+
+    def plan(self, e: Experiment, generators: Generators, classifier: Tensor | None) -> Plan:
+        """How samples are made; ``classifier`` [P] says which class they are of, where that is asked of one."""
+        wish = self.wishes
+        label = None if classifier is None else _labeller(e.net, classifier)
         static = make_augment(wish.static, e.dataset) if wish.static else None
         key = Key.root(self.recipe.seed).fold("generate")
         return Plan(generators, wish.each, wish.tau, wish.labels, label, static, wish.limit, key)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from motley.deploy.agent_process import AgentProcess, Manner
-from motley.deploy.agent_training import InThread
 from motley.deploy.broker import free_port
+from motley.deploy.rehearsal_agents import in_thread
 from motley.deploy.server_process import ServerProcess, Settings, invite, new_federation, new_server
 from motley.runtime.experiment import Experiment, prepare
 from motley.runtime.launch import Result
@@ -42,7 +42,7 @@ async def take_part(folder: Path, line: str, pool: ThreadPoolExecutor, manner: M
     """An agent from its invitation to the run's end."""
     process = AgentProcess(folder, manner or Manner(name=folder.name, rehearsal=True))
     member, e = await process.join(line)
-    await process.take_part(member, e, InThread(e.site, pool))
+    await process.take_part(member, e, process.stations(member, e, in_thread(pool)))
     return process
 
 

@@ -59,9 +59,9 @@ def test_a_folder_of_tables_gives_the_samples(tmp_path: Path) -> None:
 )
 def test_a_policy_objects_with_a_sentence(rules: dict[str, list[str]], sentence: str) -> None:
     e = prepare(tiny())
-    assert sentence in str(Policy(**rules).objection(e.recipe, e.method))  # type: ignore[arg-type]
-    assert Policy().objection(e.recipe, e.method) is None
-    assert Policy(recipes=["dig*"], methods=["fedavg"]).objection(e.recipe, e.method) is None
+    assert sentence in str(Policy(**rules).objection("digits", e.recipe.method, e.method))  # type: ignore[arg-type]
+    assert Policy().objection("digits", e.recipe.method, e.method) is None
+    assert Policy(recipes=["dig*"], methods=["fedavg"]).objection("digits", e.recipe.method, e.method) is None
 
 
 @pytest.mark.parametrize(("hours", "awake"), [((9, 17), False), ((20, 6), True), ((23, 24), True), (None, True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -228,3 +229,41 @@ def test_two_methods_at_once() -> None:
         fresh = o.weighted_mean({k: o.sgd(w, k, number, e, term=term) for k, e in arrived.items()})
         w = add(times(w, 0.3), times(fresh, 0.7))
     check(run, w)
+
+
+def ternary(change: Weights, share: float) -> Weights:
+    """Sattler et al., Algorithm 1, on the flat vector, entry by entry: mu sign(T) on the k largest, else 0."""
+    flat = [float(v) for tensor in change for v in tensor.reshape(-1)]
+    k = max(1, math.ceil(share * len(flat)))
+    largest = sorted(range(len(flat)), key=lambda i: (-abs(flat[i]), i))[:k]
+    mu = sum(abs(flat[i]) for i in largest) / k
+    made = [0.0] * len(flat)
+    for i in largest:
+        made[i] = mu if flat[i] > 0 else -mu
+    whole, result, begin = torch.tensor(made), [], 0
+    for tensor in change:
+        result.append(whole[begin : begin + tensor.numel()].reshape(tensor.shape))
+        begin += tensor.numel()
+    return result
+
+
+def test_sparse_ternary_compression() -> None:
+    """Sattler et al., Algorithm 2: both ends remember what they did not send; a lost client's memory stays."""
+    share, share_down = 0.1, 0.2
+    world, run = play(f"stc(share={share}, share_down={share_down})")
+    o, w = world.oracle, world.oracle.first
+    left, own = zeros(w), {k: zeros(w) for k in range(o.n_clients)}
+    for number, arrived in world.rounds():
+        sent = {}
+        for k, epochs in arrived.items():
+            wanted = add(minus(o.sgd(w, k, number, epochs), w), own[k])
+            sent[k] = ternary(wanted, share)
+            own[k] = minus(wanted, sent[k])
+        wanted = add(times(total(list(sent.values())), 1 / len(sent)), left)
+        moved = ternary(wanted, share_down)
+        left, w = minus(wanted, moved), add(w, moved)
+    check(run, w)
+    for k in range(o.n_clients):
+        flat = torch.cat([v.reshape(-1) for v in own[k]])
+        held = kept(run, k, "sparse_ternary")
+        assert (torch.zeros_like(flat) if held is None else held).sub(flat).abs().max() < 5e-6

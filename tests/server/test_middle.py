@@ -13,11 +13,11 @@ from motley.core.errors import ConflictError, InputError
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Part, compose
-from motley.core.types import Round
+from motley.core.types import Mine, Round
 from motley.methods import make_method
 from motley.server.aggregate import plain_mean
 from motley.server.middle import median, trimmed_mean
-from motley.server.sparse import largest_changes
+from motley.server.sparse import largest_changes, sparse_ternary, ternarised
 from tests import tiny
 
 NET = Network(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)))  # two layers of one weight
@@ -82,7 +82,24 @@ def test_only_the_largest_changes_go_up_and_are_charged() -> None:
     assert decode(sent).tolist() == [0, -5, 0, 2, 0, 0, 0, 3, 0, 0]
     result = tiny.run(compose(part), rounds=1, cohort=4, fleet=tiny.uneven_fleet().with_(fortune=()))
     size = len(result.params)
-    assert result.records[0].bytes_up == 4 * (8 * math.ceil(0.3 * size) + 4)
+    assert result.records[0].bytes_up == 4 * 8 * math.ceil(0.3 * size)
+
+
+@pytest.mark.parametrize(
+    ("change", "sent"),
+    [
+        ([0.1, -5.0, 0.0, 2.0, -0.3, 0.2, 0.4, 3.5, 0.0, 0.1], [0, -3.5, 0, 3.5, 0, 0, 0, 3.5, 0, 0]),
+        ([0.0, -6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], [0, -2, 0, 0, 0, 0, 0, 0, 0, 0]),  # nothing else moved
+    ],
+)
+def test_a_ternary_upload_says_where_and_which_way(change: list[float], sent: list[float]) -> None:
+    part = sparse_ternary(share=0.3)
+    encode, decode = tiny.filled(part.encode), tiny.filled(part.decode)
+    wanted = torch.tensor(change)
+    payload = encode(None, Mine("sparse_ternary", None, None, wanted, {}), wanted)
+    assert decode(payload).tolist() == pytest.approx(sent)
+    assert torch.equal(ternarised(wanted, 0.3), decode(payload))
+    assert sum(leaf.numel() * leaf.element_size() for leaf in payload.values()) == 4 * 3 + 4
 
 
 def test_sparse_uploads_go_with_robust_merges_on_every_executor() -> None:
