@@ -154,13 +154,10 @@ class HandOut:
         tree = self.disk.load(name)
         if not isinstance(tree, dict) or set(tree) != {"payload", "trained", "extras", "loss", *NUMBERS}:
             raise ReportError("it has not the parts of a report")
-        labels = tree["payload"]
-        if not isinstance(labels, Tensor) or labels.dtype != torch.float32 or labels.shape != (self.classes,):
-            raise ReportError(f"its counts are not one number for each of {self.classes} classes")
-        if not bool(((labels >= 0) & (labels <= MOST_SAMPLES) & (labels == labels.round())).all()) or labels.sum() <= 0:
-            raise ReportError("its counts of samples cannot be")
+        total = _check_counts(tree["payload"], self.classes)
         _check_made(tree["extras"])
-        if not isinstance(tree["trained"], Tensor) or tree["trained"].shape != (1,) or tree["n"] != float(labels.sum()):
+        trained = tree["trained"]
+        if not isinstance(trained, Tensor) or trained.shape != (1,) or tree["n"] != total:
             raise ReportError("its number of samples is not that of its classes")
 
     def check_model(self, name: str) -> None:
@@ -174,3 +171,12 @@ def _check_made(extras: Tree) -> None:
     for value in made.values():
         if not isinstance(value, Tensor) or value.shape != () or not 0 <= float(value) <= MOST_SAMPLES:
             raise ReportError("what it says it has made is no table of counts")
+
+
+def _check_counts(labels: Tree, classes: int) -> float:
+    """How many samples a client says it has now; refuses counts that cannot be."""
+    if not isinstance(labels, Tensor) or labels.dtype != torch.float32 or labels.shape != (classes,):
+        raise ReportError(f"its counts are not one number for each of {classes} classes")
+    if not bool(((labels >= 0) & (labels <= MOST_SAMPLES) & (labels == labels.round())).all()) or labels.sum() <= 0:
+        raise ReportError("its counts of samples cannot be")
+    return float(labels.sum())

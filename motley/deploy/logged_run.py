@@ -116,19 +116,21 @@ class LoggedRun:
             ) from error
 
     def _commit(self, events: list[Event], t: float) -> Effects:
-        at = t if self._started else 0.0
+        kept = self._take_in(events, t if self._started else 0.0)
+        if not self._started:
+            return self._effects(kept, self._start())
+        self._tick(t)
+        self._go_on()
+        return self._effects(kept, False)
+
+    def _take_in(self, events: list[Event], at: float) -> list[tuple[int, str]]:
+        """Logs what is news, then applies it; whose updates are safe now."""
         entries = [self.log.append(at, *event) for event in events if self._says_something(event)]
         if entries:
             self.log.sync()
         for entry in entries:
             self.noted(entry)
-        kept = [found for entry in entries if (found := self._apply(entry)) is not None]
-        began = self._start() if not self._started else False
-        if self._started and not began:
-            self._tick(t)
-        if self._started:
-            self._go_on()
-        return self._effects(kept, began)
+        return [found for entry in entries if (found := self._apply(entry)) is not None]
 
     def _go_on(self) -> None:
         """Where a leg is done, the next one begins."""
