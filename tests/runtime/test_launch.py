@@ -213,13 +213,14 @@ def loops() -> Iterator[list[int]]:
 
 
 def saved(folder: Path) -> dict[str, Any]:
-    """Arguments of `motley.train` for a run that is saved there and stopped after a round."""
+    """Arguments of `motley.train` for a run that is saved there and stopped after two rounds."""
     x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
     settings: dict[str, Any] = {"model": torch.nn.Linear(4, 2), "data": (x, (x.sum(1) > 0).long()), "rounds": 3}
     settings |= {"clients": 4, "cohort": 2, "executor": "counted", "checkpoint_seconds": 0.0, "folder": folder}
 
     def stop(record: Record) -> None:
-        raise KeyboardInterrupt
+        if record.round == 2:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         motley.train(**settings, listeners=[stop])
