@@ -28,7 +28,9 @@ def serve(
     recipe: RecipeName,
     overrides: Overrides = None,
     folder: Annotated[Path | None, typer.Option("--folder", help="Where the run is kept; none: below runs/.")] = None,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the broker listens.")] = "0.0.0.0:4222",
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the broker listens; everywhere, port 4222.")
+    ] = None,
     name: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="Under which agents reach it; may be repeated.")
     ] = None,
@@ -51,10 +53,10 @@ def serve(
     mode = OutputMode(as_json, quiet)
     resolved = load(recipe, overrides or [])
     experiment = _checked(resolved)
-    host, port = _address(listen)
+    host, port = _address(listen or ("127.0.0.1:4222" if plain else "0.0.0.0:4222"))
     settings = Settings(
         federation=new_federation(),
-        host="127.0.0.1" if plain and host == "0.0.0.0" else host,
+        host=host,
         port=port,
         names=tuple(name or (["127.0.0.1"] if host in ("0.0.0.0", "::") else [host])),
         broker=broker,

@@ -23,6 +23,7 @@ from motley.deploy.disks import Disk, digest_of_file
 from motley.deploy.identities import Identity, call_bytes, down_bytes, offer_bytes, verify
 from motley.deploy.messages import DONE, VERSION, Blob, Call, Down, Offer, Task, Up, assignment_of, decode, encode
 from motley.deploy.policy import Policy
+from motley.deploy.renewal import Renewal
 from motley.deploy.report_form import report_tree
 from motley.deploy.stations import Stations
 from motley.deploy.transfer import GoneError, Holder, fetch, until_told
@@ -139,10 +140,11 @@ class Agent:
         stations: Stations,
         policy: Policy | None = None,
         objection: str | None = None,
+        renewal: Renewal | None = None,
     ) -> None:
-        """``objection``: why nothing of this run will be trained here."""
+        """``objection``: why nothing of this run will be trained here; ``renewal``: of credentials that end."""
         self.cupboard, self.place, self.link, self.stations = cupboard, cupboard.place, link, stations
-        self.policy, self.objection = policy or Policy(), objection
+        self.policy, self.objection, self.renewal = policy or Policy(), objection, renewal
         self.subjects = Subjects(self.place.run_id)
         self.me = str(self.place.seat)
         self.phase = "idle"
@@ -191,6 +193,7 @@ class Agent:
             refuses=tuple(self._refuses.items()),
             forgot=self._forgot,
             says=self.says,
+            renew=self.renewal is not None and self.renewal.is_due,
         )
         self.link.publish(self.subjects.up(self.me), encode(up))
 
@@ -222,6 +225,8 @@ class Agent:
             self._take(down.id, down.task)
         elif down.kind == "allow":
             self.cupboard.allowed.add((down.asker, down.digest))
+        elif down.kind == "credentials" and self.renewal is not None:
+            self.renewal.take(down.credentials)
 
     def _settle(self, task_id: str, why: str) -> None:
         self.receipts.append((task_id, why))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from motley.core.errors import DataError, InputError, MotleyError
+from motley.core.network import Network
 from motley.core.problem import Problem
 from motley.data.adapters import from_arrays, from_torch
 from motley.data.dataset import Dataset
@@ -74,7 +76,9 @@ def _tables(path: Path, target: str) -> tuple[np.ndarray, np.ndarray]:
     if target not in rows[0]:
         raise DataError(f"{files[0]} has no column '{target}'; its columns are {', '.join(rows[0])}.")
     columns = [name for name in rows[0] if name != target]
-    return _numbers(rows, columns, path), _numbers(rows, [target], path)[:, 0]
+    y = _numbers(rows, [target], path)[:, 0]
+    whole = bool((y == y.round()).all())  # cells have no type: whole numbers may be labels
+    return _numbers(rows, columns, path), y.astype(np.int64) if whole else y
 
 
 def _numbers(rows: list[dict[str, str]], columns: list[str], path: Path) -> np.ndarray:
@@ -93,6 +97,21 @@ def _rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(opened))
 
 
+def layers_of(net: Network) -> tuple[str, ...]:
+    """The tensors of a model, each as a name and a shape."""
+    return tuple(f"{slot.name} {list(slot.shape)}" for slot in net.layout.slots)
+
+
+def check_layers(net: Network, wanted: Sequence[str]) -> None:
+    """Refuses samples to which a federation's model does not fit: the agent's own would be another one."""
+    for mine, theirs in zip_longest(layers_of(net), wanted, fillvalue="nothing"):
+        if mine != theirs:
+            raise DataError(
+                f"These samples do not fit this federation: with them its model has {mine} where it has {theirs}; "
+                "compare the number of columns and of classes with those the federation was made for."
+            )
+
+
 def own_data(own: Dataset, seat: int, seats: int) -> FederatedData:
     """The data of a federation as one of its agents knows them: its own samples, of others nothing."""
     if not len(own.test_y):  # an agent judges no model, so any sample will do
@@ -100,6 +119,18 @@ def own_data(own: Dataset, seat: int, seats: int) -> FederatedData:
     everything = np.arange(len(own))
     parts = [everything if i == seat else everything[:1] for i in range(seats)]
     return FederatedData(own, Partition.of(parts))
+
+
+def of_so_many_classes(own: Dataset, classes: int) -> Dataset:
+    """Samples as of a federation with so many classes, of which this client may hold a few only."""
+    if not own.n_classes or not classes:
+        return own
+    if own.n_classes > classes:
+        raise DataError(
+            f"These samples have labels up to {own.n_classes - 1}, but this federation has {classes} classes, 0 to "
+            f"{classes - 1}."
+        )
+    return replace(own, n_classes=classes)
 
 
 def agent_experiment(recipe: Recipe, seat: int, seats: int, own: Dataset | None) -> Experiment:

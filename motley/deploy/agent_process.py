@@ -16,7 +16,7 @@ from motley.core.errors import InputError, StateError
 from motley.core.files import held
 from motley.data.dataset import Dataset
 from motley.deploy.agent import Agent, Cupboard, Place
-from motley.deploy.agent_data import agent_experiment, own_dataset
+from motley.deploy.agent_data import agent_experiment, check_layers, of_so_many_classes, own_dataset
 from motley.deploy.agent_phases import NewStation, PhaseStations
 from motley.deploy.agent_training import InProcess, seconds_per_epoch
 from motley.deploy.certificates import client_files, client_key, request, write_secret
@@ -27,6 +27,7 @@ from motley.deploy.identities import Identity
 from motley.deploy.messages import VERSION, Enrol, Welcome
 from motley.deploy.nats_link import Login, NatsLink
 from motley.deploy.policy import Policy
+from motley.deploy.renewal import Renewal
 from motley.deploy.server_process import login_of
 from motley.deploy.stations import OneStation, Station, Stations
 from motley.methods import make_method
@@ -34,6 +35,8 @@ from motley.runtime.experiment import Experiment
 from motley.runtime.gan_phase import GanPhase
 from motley.runtime.phases import TrainPhase, make_phases
 from motley.runtime.recipe import Recipe, load
+
+REHEARSED = 600.0  # seconds that an agent of a rehearsal waits for its broker and its server
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Membership:
     largest: int
     ca: str = ""
     claims: str = ""
+    classes: int = 0
 
     def save(self, disk: FolderDisk) -> None:
         disk.write("membership.json", json.dumps(asdict(self), indent=1).encode())
@@ -113,24 +117,23 @@ class AgentProcess:
             raise StateError(f"{self.folder} has no seat yet; give the invitation: motley join 'motley://...'.")
         if line is None or (member is not None and Invitation.from_line(line).federation == member.federation):
             assert member is not None
-            return member, self.experiment(member.recipe, member.seat)
+            return member, self.experiment(member.recipe, member.seat, member.classes)
         return await self._enrol(Invitation.from_line(line))
 
     async def _enrol(self, invitation: Invitation) -> tuple[Membership, Experiment]:
         if invitation.is_over():
             raise StateError("This invitation has expired; ask for a new one.")
         link = NatsLink(invitation.urls, self._guest(invitation))
-        await link.open(15.0)
+        patience = REHEARSED if self.manner.rehearsal else None  # whoever rehearses kills and starts again
+        await link.open(patience or 15.0)
         try:
-            seen = await ask_for_seat(link, invitation, self._hello(0))
-            e = self.experiment(seen.recipe, seen.seat)
-            objection = self._objection(e)
-            if objection is not None:
-                raise InputError(f"This agent does not take part: {objection}.")
+            seen = await ask_for_seat(link, invitation, self._hello(0), patience or 30.0)
+            e = self.experiment(seen.recipe, seen.seat, seen.classes)
+            self._check(e, seen)
             about = self._about(e, seen.seat)
             if invitation.certificate:
                 about.csr = request(client_key(self.folder / "tls"), str(seen.seat))
-            welcome = await ask_for_seat(link, invitation, about)
+            welcome = await ask_for_seat(link, invitation, about, patience or 30.0)
         finally:
             await link.close()
         member = self._member(invitation, welcome)
@@ -138,7 +141,17 @@ class AgentProcess:
             write_secret(self.folder / "tls" / "client.pem", welcome.certificate.encode())
         self.manner.save(self.disk)
         member.save(self.disk)
-        return member, e if welcome.seat == seen.seat else self.experiment(welcome.recipe, welcome.seat)
+        if welcome.seat != seen.seat:
+            e = self.experiment(welcome.recipe, welcome.seat, welcome.classes)
+        return member, e
+
+    def _check(self, e: Experiment, seen: Welcome) -> None:
+        """Refuses, before it takes a seat, to take part where its data do not fit or its policy objects."""
+        if seen.layers:
+            check_layers(e.net, seen.layers)
+        objection = self._objection(e)
+        if objection is not None:
+            raise InputError(f"This agent does not take part: {objection}.")
 
     def _guest(self, invitation: Invitation) -> Login:
         if not invitation.claims:
@@ -183,18 +196,20 @@ class AgentProcess:
             welcome.largest,
             invitation.ca,
             welcome.credentials,
+            welcome.classes,
         )
 
-    def experiment(self, text: str, seat: int) -> Experiment:
+    def experiment(self, text: str, seat: int, classes: int) -> Experiment:
         """The experiment of a recipe as TOML, with this agent's data."""
         recipe = load(tomllib.loads(text))
-        return agent_experiment(recipe, seat, recipe.clients or 1, self._own(recipe))
+        return agent_experiment(recipe, seat, recipe.clients or 1, self._own(recipe, classes))
 
-    def _own(self, recipe: Recipe) -> Dataset | None:
-        """Its own samples; None: those of the recipe, by seat."""
+    def _own(self, recipe: Recipe, classes: int) -> Dataset | None:
+        """Its own samples, of which others may hold more classes; None: those of the recipe, by seat."""
         if not self.manner.data:
             return None
-        return own_dataset(self.manner.data, make_problem(recipe.problem), self.manner.target)
+        found = own_dataset(self.manner.data, make_problem(recipe.problem), self.manner.target)
+        return of_so_many_classes(found, classes)
 
     def _objection(self, e: Experiment) -> str | None:
         """Why its policy forbids it to take part: in any phase."""
@@ -208,7 +223,7 @@ class AgentProcess:
         """Where it works in a run."""
         if not e.recipe.phases:
             return new_station(e)
-        own, tells = self._own(e.recipe), self.manner.policy.tell_labels
+        own, tells = self._own(e.recipe, member.classes), self.manner.policy.tell_labels
         return PhaseStations(e.recipe, member.seat, own, self.disk, new_station, tells)
 
     def in_process(self, e: Experiment) -> OneStation:
@@ -240,7 +255,14 @@ class AgentProcess:
         place = Place(member.federation, member.seat, member.server_key, member.beat, member.largest)
         cupboard = Cupboard(self.disk, place, self.identity)
         link = NatsLink(member.urls, self.login(member))
-        agent = self.agent = Agent(cupboard, link, stations, self.manner.policy, self._objection(e))
+
+        def renewed(credentials: str) -> None:
+            now = replace(member, claims=credentials)
+            now.save(self.disk)
+            link.renew(self.login(now))
+
+        renewal = Renewal(member.claims, renewed) if member.claims else None
+        agent = self.agent = Agent(cupboard, link, stations, self.manner.policy, self._objection(e), renewal)
         await link.open()
         refused = asyncio.create_task(link.refused())
         working = asyncio.create_task(agent.run())

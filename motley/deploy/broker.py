@@ -14,12 +14,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from motley.core.errors import InputError
 
 OLDEST = (2, 11)
+TRIES = 10  # to end a broker that was left behind
 LIMITS = """\
 max_payload: 1MB
 max_pending: 32MB
@@ -75,7 +77,7 @@ class Broker:
         self.monitor = monitor if monitor is not None else free_port()
         self.restarts = 0
         folder.mkdir(parents=True, exist_ok=True)
-        self._config, self._pid = folder.resolve() / "nats.conf", folder / "broker.pid"
+        self._config = config_of(folder)
         self._config.write_text(
             f'server_name: "motley"\nlisten: "{host}:{port}"\nhttp: "127.0.0.1:{self.monitor}"\n{LIMITS}{more}'
         )
@@ -107,9 +109,17 @@ class Broker:
 
     def _end_earlier(self) -> None:
         """A broker that a killed server left behind is ended; anything else on our port is somebody else's."""
-        end_broker(self.folder)
+        for _ in range(TRIES):
+            end_broker(self.folder)
+            if not self._taken():
+                return
+            time.sleep(0.2)  # one that was being started when its server was killed is known a little later
+        raise InputError(f"Port {self.port} is taken by another program; choose another with --listen.")
+
+    def _taken(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self._reached, self.port), 0.2):
-            raise InputError(f"Port {self.port} is taken by another program; choose another with --listen.")
+            return True
+        return False
 
     @property
     def _reached(self) -> str:
@@ -124,7 +134,6 @@ class Broker:
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is the server's to handle
         )
-        self._pid.write_text(str(self._process.pid))
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection((self._reached, self.port), 0.2):
@@ -171,21 +180,39 @@ class Broker:
 
 def end_broker(folder: Path) -> bool:
     """Ends the broker that was started from a folder and is still there; whether one was."""
-    config = str(folder.resolve() / "nats.conf")
-    try:
-        left = int((folder / "broker.pid").read_text())
-        if config not in _command_of(left):
-            return False
-        os.kill(left, signal.SIGKILL)
-    except (OSError, ValueError):
-        return False
+    left = _brokers_of(folder)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     begun = time.monotonic()
-    while config in _command_of(left) and time.monotonic() - begun < 5.0:
+    while _brokers_of(folder) and time.monotonic() - begun < 5.0:
         time.sleep(0.02)
-    return True
+    return bool(left)
 
 
-def _command_of(pid: int) -> str:
-    """The command line of a process; empty where there is none."""
-    found = subprocess.run(["ps", "-p", str(pid), "-o", "command="], capture_output=True, text=True, check=False)
-    return "" if "<defunct>" in found.stdout else found.stdout
+def config_of(folder: Path) -> Path:
+    """The file from which a folder's broker is started, by which its process is known."""
+    return folder.resolve() / "nats.conf"
+
+
+def _brokers_of(folder: Path) -> list[int]:
+    """Processes that were started from a folder's configuration, by their command lines.
+
+    No file says which: whoever writes one could be killed between the start and the writing.
+    """
+    words = f"nats-server -c {config_of(folder)}"
+    return [pid for pid, command in _processes() if command.endswith(words)]
+
+
+def _processes() -> Iterator[tuple[int, str]]:
+    """Every process with its command line; those that have ended and wait to be noticed have none."""
+    if Path("/proc/self/cmdline").is_file():
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                yield int(path.parent.name), path.read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        return
+    told = subprocess.run(["ps", "-ax", "-ww", "-o", "pid=,command="], capture_output=True, text=True, check=False)
+    for line in told.stdout.splitlines():
+        pid, _, command = line.strip().partition(" ")
+        if "<defunct>" not in command:
+            yield int(pid), command.strip()

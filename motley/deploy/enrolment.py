@@ -127,7 +127,7 @@ class Registrar:
             return
         self._waiting[message.reply] = seat, enrol
         sitting = self.roster().seats.get(seat)
-        told = _seat(enrol, message.last)
+        told = _seat(enrol, message.last, (self.invitations.get(message.last) or {}).get("name", ""))
         if sitting is not None and sitting.public_key != told.public_key:
             self.replaced(sitting.public_key)
         if sitting is None or sitting != told or seat in self.roster().evicted:
@@ -188,9 +188,9 @@ def _check_enrol(enrol: Enrol) -> None:
         raise InputError("What this agent tells of itself holds numbers that cannot be.")
 
 
-def _seat(enrol: Enrol, invitation: str) -> Seat:
+def _seat(enrol: Enrol, invitation: str, invited_as: str) -> Seat:
     return Seat(
-        name=enrol.name[:80],
+        name=(enrol.name or invited_as)[:80],
         public_key=enrol.public_key,
         n=enrol.n,
         labels=enrol.labels,

@@ -51,7 +51,8 @@ def offer_bytes(run: str, client: int, offer: Offer) -> bytes:
 
 
 def down_bytes(run: str, client: int, down: Down) -> bytes:
-    bare = Down(down.v, down.kind, down.epoch, down.id, down.task, down.why, down.asker, down.digest)
+    said = (down.id, down.task, down.why, down.asker, down.digest, down.credentials)
+    bare = Down(down.v, down.kind, down.epoch, *said)
     return f"down {run} {client} ".encode() + encode(bare)
 
 

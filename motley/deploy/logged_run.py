@@ -74,6 +74,11 @@ class LoggedRun:
         self._know_spool(entries)
         leg = self.core = begun(self.course.first(self.attendance, self._saved))
         applied = leg.carrier.applied
+        if applied > self.log.seq:
+            raise StateError(
+                f"The log of this run ends with entry {self.log.seq}, but its checkpoint was made after entry "
+                f"{applied}: a part of the log is missing; restore the folder from a copy."
+            )
         for entry in entries:
             if entry.kind == "phase":
                 leg = self.core = begun(self._next(leg, entry.t))

@@ -84,19 +84,21 @@ class Up(Struct, omit_defaults=True):
     refuses: tuple[tuple[str, str], ...] = ()  # tasks it will not do, and why
     forgot: str = ""  # the task whose kept state it no longer has
     says: str = ""  # a sentence when something is wrong here
+    renew: bool = False  # its credentials end soon
 
 
 class Down(Struct, omit_defaults=True):
     """What the server tells one agent."""
 
     v: int
-    kind: str  # task, receipt, allow
+    kind: str  # task, receipt, allow, credentials
     epoch: int
     id: str = ""
     task: Task | None = None
     why: str = ""  # of a receipt: kept or closed
     asker: str = ""  # of `allow`: who may fetch what
     digest: str = ""
+    credentials: str = ""
     sig: str = ""
 
 
@@ -139,6 +141,8 @@ class Welcome(Struct, omit_defaults=True):
     beat: float = 5.0
     lease: float = 60.0
     largest: int = 0  # bytes of a blob
+    layers: tuple[str, ...] = ()  # of the model, each as a name and a shape
+    classes: int = 0  # of all clients together; 0 where targets are no classes
     refused: str = ""
 
 

@@ -193,6 +193,12 @@ class NatsLink:
         if self._session is not None and self._session.transport is not None:
             self._session.transport.close()
 
+    def renew(self, login: Login) -> None:
+        """Goes on with other credentials, over a new connection."""
+        self.login = login
+        if self._session is not None:
+            self._session.abort()
+
     async def refused(self) -> None:
         """Waits until the broker refuses this process for good, and raises that."""
         assert self._life is not None

@@ -44,7 +44,7 @@ class _Sharing(AgentProcess):
         super().__init__(folder, manner)
         self._known = known
 
-    def experiment(self, text: str, seat: int) -> Experiment:
+    def experiment(self, text: str, seat: int, classes: int) -> Experiment:
         if text not in self._known:
-            self._known[text] = super().experiment(text, seat)
+            self._known[text] = super().experiment(text, seat, classes)
         return self._known[text]

@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 from msgspec.structs import replace
 
 from motley.core.errors import InputError, StateError
 from motley.core.files import held
+from motley.deploy.agent_data import layers_of
 from motley.deploy.blob_store import BlobStore
 from motley.deploy.broker import Broker, free_port
 from motley.deploy.certificates import (
@@ -29,7 +31,7 @@ from motley.deploy.certificates import (
     write_secret,
 )
 from motley.deploy.core import Core, Plain
-from motley.deploy.credentials import Account, NatsKey, b64
+from motley.deploy.credentials import Account, NatsKey, b64, user_key
 from motley.deploy.diary import Diary
 from motley.deploy.disks import FolderDisk
 from motley.deploy.enrolment import Invitation, Invitations, Registrar
@@ -70,11 +72,14 @@ class Settings:
     largest: int = 1 << 32
     audit: bool = False
     metrics: int = 0  # a port on this machine; 0: none
+    credential_days: float = 30.0  # after which an agent's credentials end; they are renewed before
     rehearsal: bool = False  # agents play the devices of the recipe's fleet
 
     def __post_init__(self) -> None:
-        if self.plain and self.host not in LOOPBACK:
-            raise InputError(f"--plain is for this machine alone, not for {self.host}; leave it out.")
+        hosts = [self.host, *([urlparse(self.broker).hostname or self.broker] if self.broker else [])]
+        for host in hosts:
+            if self.plain and host not in LOOPBACK:
+                raise InputError(f"--plain is for this machine alone, not for {host}; leave it out.")
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -238,7 +243,15 @@ class ServerProcess:
         book = LoggedRun(self._course(), attendance, self.disk, s.wait_for or seats, s.audit)
         book.noted = Diary(self.disk).note
         terms = Terms(s.beat, s.lease, s.largest)
-        return Serving(book, s.federation, link, self.disk, self.identity, terms, self._in_thread)
+        serving = Serving(book, s.federation, link, self.disk, self.identity, terms, self._in_thread)
+        account = self._account
+        if account is not None:
+            keys = attendance.roster.seats
+            serving.renewed = lambda seat: self._credentials(account, seat, user_key(keys[seat].public_key))
+        return serving
+
+    def _credentials(self, account: Account, seat: int, broker_key: str) -> str:
+        return account.agent_claims(seat, broker_key, self.settings.credential_days)
 
     def _course(self) -> Course:
         run_id, disk = self.settings.federation, self.disk
@@ -303,9 +316,11 @@ class ServerProcess:
             beat=s.beat,
             lease=s.lease,
             largest=s.largest,
+            layers=layers_of(self.e.net),
+            classes=self.e.dataset.n_classes,
         )
         if self._account is not None and enrol.n:
-            made.credentials = self._account.agent_claims(seat, enrol.broker_key)
+            made.credentials = self._credentials(self._account, seat, enrol.broker_key)
             if s.mtls and enrol.csr:
                 authority = Authority.kept(self.disk.root / "tls", "")
                 made.certificate = authority.for_agent(enrol.csr, str(seat)).decode()

@@ -168,6 +168,10 @@ class Outgoing:
         self.counts[why] += 1
         self._tell(client, Down(VERSION, "receipt", self.epoch, task_id, None, why))
 
+    def credentials(self, client: int, renewed: str) -> None:
+        """To a client: new ones, before those it has end."""
+        self._tell(client, Down(VERSION, "credentials", self.epoch, credentials=renewed))
+
     def _tell(self, client: int, down: Down) -> None:
         down.sig = self.identity.sign(down_bytes(self.run_id, client, down))
         self.link.publish(self.subjects.down(str(client)), encode(down))
@@ -191,6 +195,7 @@ class Serving:
         self._zero = 0.0  # the moment of the event loop that is second 0 of the run
         self.after_step: list[Callable[[], None]] = []
         self.begun: Callable[[], None] = lambda: None  # called once the log has been read
+        self.renewed: Callable[[int], str] | None = None  # new credentials of a seat; None: agents need none
         self._due: float | None = None
         self._done = False
 
@@ -299,12 +304,17 @@ class Serving:
         self.tidings.seen[client], self.tidings.words[client] = self._time(), up
         if not self.book.attendance.here[client]:
             self.tidings.happened("here", client)
+        self._renew(client, up)
         if self.result is None:
             self._answer(client, up)
         elif up.phase == DONE:
             self.tidings.wake.set()
         else:
             self.call()
+
+    def _renew(self, client: int, up: Up) -> None:
+        if up.renew and self.renewed is not None:
+            self.outgoing.credentials(client, self.renewed(client))
 
     def _answer(self, client: int, up: Up) -> None:
         """Whatever is missing on the agent's side."""

@@ -107,3 +107,36 @@ def test_agents_train_on_their_own_files(tmp_path: Path) -> None:
     result = field.run()
     assert result.summary["model_sha256"] != simulated(field.e)
     assert [seat.n for seat in field.server.serving.roster.seats.values()] == [40, 40]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("columns", "labels", "sentence"),
+    [
+        (63, 10, r"do not fit this federation: with them its model has .*63.* where it has .*64"),
+        (64, 50, r"labels up to 49, but this federation has 10 classes"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused_before_a_seat_is_taken(
+    columns: int, labels: int, sentence: str, tmp_path: Path
+) -> None:
+    field = Field(tiny(clients=2, cohort=2), tmp_path)
+    own = _file(tmp_path, columns, labels)
+    field.manners[1] = Manner(data=own, rehearsal=True)
+    with pytest.raises(DataError, match=sentence):
+        field.run()
+    assert 1 not in field.server.serving.roster.seats  # type: ignore[union-attr]
+
+
+def test_a_client_may_hold_a_few_of_the_classes_only(tmp_path: Path) -> None:
+    field = Field(tiny(clients=2, cohort=2), tmp_path)
+    field.manners[1] = Manner(data=_file(tmp_path, 64, 3), rehearsal=True)
+    assert field.run().summary["rounds"] == 3
+
+
+def _file(folder: Path, columns: int, labels: int) -> str:
+    """A function that gives 60 samples with so many columns, with labels 0 to ``labels - 1``."""
+    (folder / "own.py").write_text(
+        "import numpy as np\ndef load():\n    rng = np.random.default_rng(0)\n"
+        f"    return rng.random((60, {columns}), np.float32), np.arange(60) % {labels}\n"
+    )
+    return f"{folder / 'own.py'}:load"

@@ -24,6 +24,7 @@ PUNCTUAL: dict[str, dict[str, Any]] = {
     "ama_fes": {"method": "ama_fes", "model": "mlp(hidden=[16])", "fleet": "limited(fraction=0.5)"},
     "radfed": {"method": "radfed(S=3)"},
     "freezefl": {"method": "freezefl(selection=false)", "model": "mlp(hidden=[16])"},
+    "stc": {"method": "stc", "model": "mlp(hidden=[16])"},
     "redistribute": {"protocol": "redistribute"},
     "mediators": {"protocol": "mediators", "options": {"groups": 2, "passes": 2}},
 }

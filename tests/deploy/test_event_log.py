@@ -68,6 +68,26 @@ def test_segments_follow_each_other_and_damage_in_the_middle_is_refused(tmp_path
         EventLog(FolderDisk(tmp_path))
 
 
+def test_damage_to_what_was_safe_is_refused_and_other_damage_is_cut_off(tmp_path: Path) -> None:
+    """A line that was written after a sync tells that those before it were on the disk."""
+    disk = FolderDisk(tmp_path)
+    log = filled(disk, 20)
+    log.append(21.0, "tick")
+    disk.close()
+    (segment,) = (tmp_path / "log").iterdir()
+    whole = segment.read_bytes()
+    for i in range(21):
+        lines = whole.splitlines(keepends=True)
+        lines[i] = lines[i].replace(b'"', b"'", 1)
+        segment.write_bytes(b"".join(lines))
+        if i < 20:
+            with pytest.raises(StateError, match=f"the entry after {i} is damaged, though it was on the disk"):
+                EventLog(FolderDisk(tmp_path))
+            assert segment.read_bytes() == b"".join(lines)
+        else:
+            assert EventLog(FolderDisk(tmp_path)).seq == 20
+
+
 def test_a_crash_keeps_what_was_synced() -> None:
     for seed in range(30):
         disk = MemoryDisk(random.Random(seed))

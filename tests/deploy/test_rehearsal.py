@@ -40,7 +40,7 @@ def test_a_rehearsal_gives_the_simulations_model(kills: int, rounds: int, tmp_pa
     ("words", "sentence"),
     [
         (("diagnostics=[stability]",), "samples"),
-        (("fleet=delay(probability=0.5)",), "loses or delays"),
+        (("fleet=delay(probability=0.5,seconds=2)",), "loses or delays"),
         (("--clients", "0"), "greater than or equal to 1"),
     ],
 )

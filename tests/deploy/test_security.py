@@ -196,6 +196,8 @@ class NatsIdentity:
 def test_plain_is_for_this_machine_alone() -> None:
     with pytest.raises(InputError, match="this machine alone"):
         Settings("f", "0.0.0.0", 4222, ("hub.example.org",), plain=True)
+    with pytest.raises(InputError, match=r"not for 10\.0\.0\.9"):
+        Settings("f", "127.0.0.1", 4222, ("127.0.0.1",), plain=True, broker="nats://10.0.0.9:4222")
 
 
 @pytest.mark.parametrize("line", ["", "motley://x", "http://a/b#c", "motley://a:1/f#!!!!"])

@@ -1,0 +1,61 @@
+"""What outlives accidents and credentials: damaged folders are refused, and credentials renewed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from motley.core.errors import StateError
+from motley.deploy.agent_process import Membership
+from motley.deploy.credentials import NatsKey, claims
+from motley.deploy.disks import FolderDisk
+from motley.deploy.rehearsal import simulated
+from motley.deploy.renewal import Renewal, claims_of
+from motley.deploy.server_process import ServerProcess, deploy_disk
+from tests.deploy.field import Field, tiny
+
+
+def test_a_log_that_lost_its_end_does_not_fit_its_checkpoint(tmp_path: Path) -> None:
+    field = Field(tiny(checkpoint_seconds=0.0), tmp_path)
+    field.run()
+    (segment,) = (deploy_disk(field.folder).root / "log").iterdir()
+    lines = segment.read_bytes().splitlines(keepends=True)
+    (field.folder / "summary.json").unlink()  # as if it had been interrupted
+    segment.write_bytes(b"".join(lines[: len(lines) // 2]))
+    with pytest.raises(StateError, match=r"its checkpoint was made after entry .* a part of the log is missing"):
+        asyncio.run(asyncio.wait_for(ServerProcess(field.e, field.folder).run(), 20))
+
+
+def test_work_goes_on_beyond_the_end_of_credentials(tmp_path: Path) -> None:
+    """They last for three seconds, and the run for longer."""
+    begun = time.time()
+    field = Field(tiny(rounds=80), tmp_path, credential_days=3 / 86400)
+    result = field.run()
+    assert time.time() - begun > 4.0, "the run was too short to tell"
+    assert result.summary["model_sha256"] == simulated(field.e)
+    for folder in tmp_path.iterdir():
+        member = Membership.load(FolderDisk(folder)) if folder.name != "run" else None
+        assert member is None or claims_of(member.claims)["iat"] > begun + 1
+
+
+def test_credentials_are_renewed_in_time_and_only_by_better_ones() -> None:
+    key, other = NatsKey.new("user"), NatsKey.new("user")
+    now = time.time()
+
+    def made(subject: NatsKey, issued: float, expires: float) -> str:
+        return claims(other, subject.public, "3", {}, issued=issued, expires=expires)
+
+    taken: list[str] = []
+    renewal = Renewal(made(key, now - 100, now + 60), taken.append)
+    assert not renewal.is_due
+    renewal = Renewal(made(key, now - 100, now + 40), taken.append)
+    assert renewal.is_due
+    for worse in ("", "a.b.c", made(other, now, now + 500), made(key, now, now + 30)):
+        renewal.take(worse)
+    assert taken == []
+    renewal.take(better := made(key, now, now + 500))
+    assert taken == [better]
+    assert not renewal.is_due
