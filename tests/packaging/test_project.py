@@ -101,6 +101,10 @@ def test_hooks_before_a_commit_are_the_tools_of_make_lint() -> None:
     assert all(hook["language"] == "system" for hook in only["hooks"])
 
 
+def test_the_package_has_an_address() -> None:
+    assert PROJECT["urls"]["Homepage"] == f"https://pypi.org/project/{PROJECT['name']}/"
+
+
 def test_the_citation_is_of_this_version() -> None:
     citation = read_yaml(ROOT / "CITATION.cff")
     assert citation["version"] == motley.__version__
