@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from motley.client.augment import AUGMENTATIONS, Change
 from motley.client.optimizer import OPTIMIZERS, Optimizer
-from motley.client.problems import PROBLEMS, Classification, Regression
+from motley.client.problems import PROBLEMS, Classification, Regression, make_problem
 from motley.client.site import Devices, Site
 from motley.client.trainer import Trained, Training, new_client, train
 from motley.core.bill import Bill, Cost
@@ -193,6 +193,7 @@ __all__ = [
     "layer",
     "load",
     "loads",
+    "make_problem",
     "model",
     "new_client",
     "normal",

@@ -16,8 +16,10 @@ from motley.core.problem import Model, Problem, Turns
 from motley.core.ranges import Count, NotNegative, Positive
 from motley.core.types import Batch, Client, Data, Facts, Mine, Plan, Round, Setting, Tree
 from motley.core.vmapped import is_vmapped
+from motley.nets.cost import flops
 
 GENERATOR, CRITIC = 0, 1
+JUDGED = 3  # times that the critic judges in one pass of the model
 WORD = 0x67616E  # keeps these draws apart from those of the minibatches
 
 
@@ -76,6 +78,22 @@ class WassersteinGAN(Problem):
         told = _told(model, batch)
         fake = model.piece("generate", self._noise(model, batch), told)
         return batch.mean(-model.piece("judge", fake, told).squeeze(1))
+
+    def bill(self, net: Network, cost: Cost, facts: Facts, bill: Bill) -> Bill:
+        """A step on average, in forward passes of the generator and the critic; a way back takes two.
+
+        The critic's turn: samples are generated; the critic judges them, real ones and some in between (3), with the
+        way back of all three (6), the slope in between (1), and the way back through that (2). The generator's: both
+        forward (1 and 1), back through the critic to its input (1), and back through the generator (2).
+        """
+        pairs = zip(net.layout.layers, cost.forward, strict=True)
+        by_player = [0.0, 0.0]
+        for layer, forward in pairs:
+            by_player[layer.name.startswith("critic.")] += forward
+        generator, critic = by_player[0], by_player[1] / JUDGED
+        turns = self.critic_steps
+        step = (turns * (generator + 12 * critic) + 3 * generator + 2 * critic) / (turns + 1)
+        return bill.plus(forwards=(step - flops(cost)) / cost.whole_forward)
 
     def _noise(self, model: Model, batch: Batch) -> Tensor:
         latent = int(model.client.net.module.latent)  # type: ignore[arg-type]

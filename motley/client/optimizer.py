@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from motley.core.acceleration import kernel_for
+from motley.core.errors import InputError, TogetherError, UnknownNameError
 from motley.core.problem import Turns
 from motley.core.registry import Registry, parse
 from motley.core.types import Tree
@@ -62,19 +63,25 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with bias correction; weight decay is added to the gradient as in `torch.optim.Adam`."""
+    """Adam with bias correction; weight decay is added to the gradient as in `torch.optim.Adam`.
+
+    decoupled: it shrinks the weights instead, as in `torch.optim.AdamW`.
+    """
 
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+    decoupled: bool = False
 
     def init(self, params: Tensor) -> Tree:
         zero = torch.zeros_like(params)
         return {"m": zero, "v": zero.clone(), "t": torch.zeros((), device=params.device)}
 
     def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
-        if self.weight_decay:
+        if self.weight_decay and self.decoupled:
+            params = params - lr * self.weight_decay * params
+        elif self.weight_decay:
             grad = grad + self.weight_decay * params
         t = state["t"] + 1.0
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
@@ -84,13 +91,90 @@ class Adam:
         return params - lr * m_hat / (v_hat.sqrt() + self.eps), {"m": m, "v": v, "t": t}
 
     def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
-        if self.weight_decay:
+        if self.weight_decay and self.decoupled:
+            params.mul_(1.0 - lr * self.weight_decay)
+        elif self.weight_decay:
             grad = torch.add(grad, params, alpha=self.weight_decay)
         t = state["t"].add_(1.0)[:, None]
         m = state["m"].mul_(self.beta1).add_(grad, alpha=1 - self.beta1)
         v = state["v"].mul_(self.beta2).addcmul_(grad, grad, value=1 - self.beta2)
         root = (v / (1 - self.beta2**t)).sqrt_().add_(self.eps)
         params.sub_(lr / (1 - self.beta1**t) * m / root)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Steps divided by the root of squares: ``v = decay * v + share * g^2;  w = w - lr * g / (sqrt(v) + eps)``.
+
+    RMSprop with ``share = 1 - decay``, Adagrad with ``decay = share = 1``.
+    """
+
+    decay: float
+    share: float
+    eps: float
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+    def init(self, params: Tensor) -> Tree:
+        found = {"v": torch.zeros_like(params)}
+        return {**found, "velocity": torch.zeros_like(params)} if self.momentum else found
+
+    def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        if self.weight_decay:
+            grad = torch.add(grad, params, alpha=self.weight_decay)
+        now = {"v": self.decay * state["v"] + self.share * grad * grad}
+        move = grad / (now["v"].sqrt() + self.eps)
+        if self.momentum:
+            move = now["velocity"] = self.momentum * state["velocity"] + move
+        return params - lr * move, now
+
+    def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
+        if self.weight_decay:
+            grad = torch.add(grad, params, alpha=self.weight_decay)
+        v = state["v"].mul_(self.decay).addcmul_(grad, grad, value=self.share)
+        move = grad / v.sqrt().add_(self.eps)
+        if self.momentum:
+            move = state["velocity"].mul_(self.momentum).add_(move)
+        params.addcmul_(move, lr, value=-1.0)
+
+
+class OfTorch:
+    """Any optimizer of `torch.optim`, on the whole vector; its state is torch's own, so clients train one by one."""
+
+    together = False
+
+    def __init__(self, name: str, **arguments: Any) -> None:
+        kind = getattr(torch.optim, name, None)
+        if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer) or kind is torch.optim.Optimizer:
+            known = [one for one in dir(torch.optim) if one[0].isupper() and one != "Optimizer"]
+            raise UnknownNameError("optimizer in torch.optim", name, known)
+        self.kind: Any = kind
+        self.arguments = arguments
+        self.init(torch.zeros(1))  # refuses wrong arguments
+
+    def __repr__(self) -> str:
+        inner = "".join(f", {key}={value!r}" for key, value in sorted(self.arguments.items()))
+        return f"torch_optim(name={self.kind.__name__!r}{inner})"
+
+    def init(self, params: Tensor) -> Tree:
+        moving = torch.nn.Parameter(params.detach().clone())
+        try:
+            return {"moving": moving, "optimizer": self.kind([moving], lr=1.0, **self.arguments)}
+        except (TypeError, ValueError) as error:
+            raise InputError(f"The optimizer '{self!r}' cannot be made: {error}.") from None
+
+    def step(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> tuple[Tensor, Tree]:
+        moving, optimizer = state["moving"], state["optimizer"]
+        moving.data.copy_(params)
+        moving.grad = grad
+        for group in optimizer.param_groups:
+            group["lr"] = float(lr)
+        with torch.enable_grad():
+            optimizer.step()
+        return moving.detach().clone(), state
+
+    def step_(self, state: Tree, params: Tensor, grad: Tensor, lr: Tensor) -> None:
+        raise TogetherError(f"The optimizer '{self!r}' cannot train many clients as one; use executor=loop or pool.")
 
 
 @dataclass(frozen=True)
@@ -140,6 +224,30 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
 def adam(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.0) -> Optimizer:
     """Adam, started anew for every task."""
     return Adam(beta1, beta2, eps, weight_decay)
+
+
+@OPTIMIZERS.add()
+def adamw(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.01) -> Optimizer:
+    """Adam whose weight decay shrinks the weights by itself (Loshchilov and Hutter, 2019)."""
+    return Adam(beta1, beta2, eps, weight_decay, decoupled=True)
+
+
+@OPTIMIZERS.add()
+def rmsprop(alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0, momentum: float = 0.0) -> Optimizer:
+    """Steps divided by the root of a running mean of squared gradients."""
+    return Scaled(alpha, 1.0 - alpha, eps, weight_decay, momentum)
+
+
+@OPTIMIZERS.add()
+def adagrad(eps: float = 1e-10, weight_decay: float = 0.0) -> Optimizer:
+    """Steps divided by the root of the sum of squared gradients."""
+    return Scaled(1.0, 1.0, eps, weight_decay)
+
+
+@OPTIMIZERS.add()
+def torch_optim(name: str = "NAdam", **arguments: Any) -> Optimizer:
+    """Any optimizer of torch.optim by its name, with its own arguments; loop and pool only."""
+    return OfTorch(name, **arguments)
 
 
 def make_optimizer(spec: str) -> Optimizer:

@@ -12,6 +12,7 @@ from motley.core.acceleration import kernel_for
 from motley.core.errors import InputError
 from motley.core.problem import Problem
 from motley.core.registry import Registry, parse
+from motley.core.scoring import area_under_curve
 from motley.core.types import Batch
 from motley.core.vmapped import is_vmapped
 
@@ -24,6 +25,7 @@ class Classification(Problem):
 
     offers = frozenset({"labels", "features"})
     classes = True
+    fractions = frozenset({"accuracy", "macro_f1", "auc", "weighted_f1"})
 
     def __init__(self) -> None:
         super().__init__(name="classification", goals={"accuracy": 1, "macro_f1": 1, "auc": 1, "weighted_f1": 1})
@@ -72,18 +74,6 @@ def _counts(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     flat = torch.bincount(y * n_classes + outputs.argmax(1), minlength=n_classes**2)
     table = flat.reshape(n_classes, n_classes).double().cpu()
     return table.sum(1), table.sum(0), table.diagonal()
-
-
-def area_under_curve(score: Tensor, y: Tensor) -> float | None:
-    """Area under the ROC curve by ranks; ties count half. None where one class is absent."""
-    positive = y == 1
-    n_pos, n_neg = int(positive.sum()), int((~positive).sum())
-    if n_pos == 0 or n_neg == 0:
-        return None
-    _, inverse, counts = torch.unique(score.double(), return_inverse=True, return_counts=True)
-    last = counts.cumsum(0).double()
-    rank = (last - (counts.double() - 1) / 2)[inverse]
-    return float((rank[positive].sum() - n_pos * (n_pos + 1) / 2) / (n_pos * n_neg))
 
 
 _ERRORS: dict[str, Any] = {"squared": mse_loss, "absolute": l1_loss, "huber": huber_loss}

@@ -13,16 +13,16 @@ from torch.nn.functional import pad
 from torch.utils._pytree import tree_map
 
 from motley.client.augment import Augment
-from motley.client.hook_results import a_client, a_number, a_pair, a_tensor
+from motley.client.hook_results import a_client, a_pair, a_tensor
+from motley.client.local_loss import Inside, bounds, objective, reads_params
 from motley.client.minibatch import augmented, minibatches
 from motley.client.optimizer import SGD, Optimizer
 from motley.client.problems import Classification
-from motley.core.hooks import IN_LOSS
 from motley.core.network import Network
 from motley.core.part import Method
 from motley.core.problem import Problem
 from motley.core.tasks import Kept
-from motley.core.types import Batch, Client, Data, Facts, Output, Tree
+from motley.core.types import Batch, Client, Data, Facts, Tree
 from motley.nets.conv import conv_formulation
 
 
@@ -68,6 +68,14 @@ def trainable(training: Training, facts: Facts, device: torch.device | None = No
     return trained
 
 
+def sent(training: Training) -> Tensor:
+    """The layers that travel: [L], a product over parts."""
+    layers = torch.ones(training.net.n_layers)
+    for name, hook in training.method.hooks("sent"):
+        layers = layers * a_tensor(name, "sent", hook(training.net), (training.net.n_layers,))
+    return layers
+
+
 def new_client(
     training: Training,
     start: Tensor,
@@ -108,100 +116,6 @@ def begin(training: Training, c: Client, data: Data) -> Client:
     return c
 
 
-class Inside:
-    """The model inside the loss: its tensors as parts view them, and logits as parts leave them."""
-
-    __slots__ = ("batch", "client", "out", "tensors", "training")
-
-    def __init__(self, training: Training, c: Client, tensors: list[Tensor], batch: Batch) -> None:
-        self.training, self.client, self.tensors, self.batch = training, c, tensors, batch
-        self.out: Output | None = None  # of the last forward pass, as the model gave it
-
-    def __call__(self, x: Tensor) -> Output:
-        self.out = out = _forward(self.training, self.tensors, x)
-        hooks = self.training.method.hooks("logits")
-        if not hooks:
-            return out
-        logits = out.logits
-        for name, hook in hooks:
-            found = hook(self.client, self.client.mine(name), self.batch, logits)
-            logits = a_tensor(name, "logits", found, tuple(logits.shape))
-        return Output(out.features, logits)
-
-    def piece(self, name: str, *inputs: Tensor, fixed: bool = False) -> Tensor:
-        """One function of the module alone; ``fixed``: its weights count as constants."""
-        tensors = [tensor.detach() for tensor in self.tensors] if fixed else self.tensors
-        found = self.training.net.piece(tensors, name, *inputs)
-        if self.out is None:
-            self.out = Output(found, found)
-        return found
-
-
-def objective(
-    training: Training, c: Client, free: Tensor | list[Tensor], span: Span, batch: Batch
-) -> tuple[Tensor, Tensor]:
-    """The loss as a function of the free parameters (those of the layers in ``span``); also its data term alone.
-
-    ``free`` is a flat vector, or the model's tensors in slot order where all layers are free and no hook reads
-    ``c.params`` (`reads_params`): their gradients then need not be gathered in one vector.
-    """
-    net, method = training.net, training.method
-    if isinstance(free, list):
-        tensors, whole = free, c.params
-    elif span == training.full_span:
-        tensors, whole = net.layout.tensors(free), free
-    else:
-        tensors, whole = _with_frozen(net, c.params, free, span)
-    if reads_params(method):
-        c = c.with_(params=whole)
-    for name, hook in method.hooks("view"):
-        whole = a_tensor(name, "view", hook(c, c.mine(name), whole), tuple(whole.shape))
-        tensors = net.layout.tensors(whole)
-    model = Inside(training, c, tensors, batch)
-    data_term = training.problem.loss(model, batch)
-    loss = data_term
-    for name, hook in method.hooks("penalty"):
-        assert model.out is not None
-        loss = loss + a_number(name, "penalty", hook(c, c.mine(name), batch, model.out))
-    return loss, data_term
-
-
-def _forward(training: Training, tensors: list[Tensor], x: Tensor) -> Output:
-    if training.precision != "bf16":
-        return training.net.forward(tensors, x)
-    low = x.to(torch.bfloat16) if x.is_floating_point() else x
-    out = training.net.forward([tensor.to(torch.bfloat16) for tensor in tensors], low)
-    return Output(out.features.float(), out.logits.float())
-
-
-def reads_params(method: Method) -> bool:
-    """Whether hooks inside the loss may read the parameters."""
-    return any(method.has(hook) for hook in IN_LOSS)
-
-
-def _with_frozen(net: Network, params: Tensor, free: Tensor, span: Span) -> tuple[list[Tensor], Tensor]:
-    """Tensors in slot order whose frozen ones carry no gradient, and the whole flat vector."""
-    low, high = bounds(net, span)
-    frozen = params.detach()
-    held = net.layout.tensors(frozen)
-    slots = net.layout.slots
-    sizes = [slot.size for slot in slots if span.first <= slot.layer < span.last]
-    moving = iter(torch.split(free, sizes))
-    tensors = [
-        next(moving).view(slot.shape) if span.first <= slot.layer < span.last else tensor
-        for slot, tensor in zip(slots, held, strict=True)
-    ]
-    return tensors, torch.cat([frozen[:low], free, frozen[high:]])
-
-
-def bounds(net: Network, span: Span) -> tuple[int, int]:
-    """The slice of the flat vector that a span of layers covers."""
-    layers = net.layout.layers
-    if span.first >= span.last:
-        return 0, 0
-    return layers[span.first].start, layers[span.last - 1].stop
-
-
 def span_of(trained: Tensor) -> tuple[Span, bool]:
     """The smallest span that holds all trained layers, and whether all inside it are trained. Not for use in vmap."""
     on = [i for i, value in enumerate(trained.tolist()) if value]
@@ -219,10 +133,18 @@ def corrected(training: Training, c: Client, grad: Tensor) -> Tensor:
 
 
 def move(
-    training: Training, c: Client, state: Tree, grad: Tensor, mask: Tensor | None, lr: Tensor
+    training: Training,
+    c: Client,
+    state: Tree,
+    grad: Tensor,
+    mask: Tensor | None,
+    lr: Tensor,
+    statistics: tuple[Tensor, ...] = (),
 ) -> tuple[Tensor, Tree]:
-    """One optimizer step from a full gradient [P]; where ``mask`` [P] is 0 nothing moves."""
+    """One optimizer step from a full gradient [P], and new running statistics; where ``mask`` [P] is 0 all stays."""
     params, state = training.optimizer.step(state, c.params, corrected(training, c, grad), lr)
+    if statistics:
+        training.net.layout.put_statistics(params, statistics)
     if mask is not None:
         params = torch.where(mask > 0, params, c.params)
     return params, state
@@ -248,7 +170,8 @@ def finish(training: Training, c: Client, data: Data) -> Trained:
     payload: Tree = c.params - c.start
     for name, hook in training.method.hooks("encode"):
         payload = hook(c, c.mine(name), payload)
-    return Trained(payload, c.trained, extras, c.own, c.loss)
+    trained = c.trained * sent(training).to(c.trained.device) if training.method.has("sent") else c.trained
+    return Trained(payload, trained, extras, c.own, c.loss)
 
 
 def _convolves_images(net: Network, x: Tensor) -> bool:
@@ -276,7 +199,7 @@ def train(training: Training, c: Client, data: Data, observer: Observer | None =
 
 def _all_steps(training: Training, c: Client, data: Data, focus: Focus, observer: Observer | None) -> Client:
     total = int(c.facts.steps)
-    stepper = Stepper(training, c, focus)
+    stepper = Stepper(training, c, focus, training.net.acts(data.x))
     numbers = torch.arange(1, total + 1, device=c.params.device).unbind() if stepper.quick is None else None
     running, count = torch.zeros((), device=c.params.device), 0
     channels_last = _convolves_images(training.net, data.x)
@@ -329,10 +252,10 @@ class Focus(NamedTuple):
 class Stepper:
     """One minibatch step after the other of one client."""
 
-    def __init__(self, training: Training, c: Client, focus: Focus) -> None:
+    def __init__(self, training: Training, c: Client, focus: Focus, acts: bool) -> None:
         self.training = training
         self.state = training.optimizer.init(c.params)
-        plain = training.optimizer == SGD() and not training.method.has("gradient")
+        plain = training.optimizer == SGD() and not training.method.has("gradient") and not acts
         self._plain = plain and not reads_params(training.method) and not training.problem.reads_client
         self._focus(c, focus)
 
@@ -351,12 +274,12 @@ class Stepper:
             return self.quick.params, self.quick.step(batch, c.facts.lr)
         span, _, mask, low, high = self.focus
         free = c.params[low:high].detach().requires_grad_()
-        loss, data_term = objective(self.training, c, free, span, batch)
+        loss, (data_term, statistics) = objective(self.training, c, free, span, batch)
         (grad,) = torch.autograd.grad(loss, free)
         if high - low < self.training.net.size:
             grad = pad(grad, (low, self.training.net.size - high))
         with torch.no_grad():
-            params, self.state = move(self.training, c, self.state, grad, mask, c.facts.lr)
+            params, self.state = move(self.training, c, self.state, grad, mask, c.facts.lr, statistics)
         return params, data_term
 
 

@@ -6,6 +6,7 @@ MotleyError            anything below; its text is one sentence that says what w
 │   ├── RecipeError    a recipe key or value that is not allowed
 │   ├── ConflictError  parts that cannot be combined
 │   ├── HookError      a part's hook that cannot be called, or whose result cannot be used
+│   ├── TogetherError  a model that cannot be trained for many clients as one computation
 │   ├── PartitionError a partition that cannot be made
 │   ├── DataError      data that is missing, corrupt or of the wrong shape
 │   └── StateError     a run directory or checkpoint that cannot be used
@@ -37,6 +38,10 @@ class ConflictError(InputError):
 
 class HookError(InputError):
     """A part's hook that cannot be called, or whose result cannot be used."""
+
+
+class TogetherError(InputError):
+    """A model that cannot be trained for many clients as one computation."""
 
 
 class PartitionError(InputError):

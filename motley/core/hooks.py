@@ -17,10 +17,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from motley.core.bill import Bill, Cost
 from motley.core.errors import HookError
+from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.types import (
     Batch,
@@ -114,6 +115,24 @@ class Trainable(Protocol):
     """Which layers may change: [L]."""
 
     def __call__(self, net: Network, facts: Facts) -> Tensor: ...
+
+
+class Adapt(Protocol):
+    """The module that is trained, made of the one that was given."""
+
+    def __call__(self, module: nn.Module, key: Key) -> nn.Module: ...
+
+
+class Sent(Protocol):
+    """Which layers are sent, down and up: [L]."""
+
+    def __call__(self, net: Network) -> Tensor: ...
+
+
+class Serve(Protocol):
+    """The model a client uses itself: [P]."""
+
+    def __call__(self, net: Network, model: Tensor, mine: Tree) -> Tensor: ...
 
 
 class Width(Protocol):
@@ -217,6 +236,9 @@ HOOKS: dict[str, Rule] = {
     "send": _rule("server", "EACH", Send),
     "keep": _rule("client", "EACH", Keep),
     "trainable": _rule("client", "PRODUCT", Trainable),
+    "adapt": _rule("client", "CHAIN", Adapt),
+    "sent": _rule("client", "PRODUCT", Sent),
+    "serve": _rule("client", "CHAIN", Serve),
     "width": _rule("client", "ONE", Width, "which share of each hidden layer is trained"),
     "bill": _rule("client", "CHAIN", Billed),
     "begin": _rule("client", "CHAIN", Begin),

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from motley.core.errors import DataError
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one parameter tensor lies in the flat vector."""
+    """Where one tensor of a module lies in the flat vector: a parameter, or a running statistic of batch norm."""
 
     name: str
     shape: tuple[int, ...]
     start: int
     layer: int
+    by_gradient: bool = True  # False: a running statistic, which every forward pass of training gives anew
 
     @property
     def size(self) -> int:
@@ -44,23 +47,39 @@ class Layer:
         return self.stop - self.start
 
 
+STATISTICS = ("running_mean", "running_var")
+
+
+def follows_statistics(module: nn.Module) -> bool:
+    """Whether a module is batch norm whose running statistics training changes: not one that is frozen."""
+    if not isinstance(module, _BatchNorm) or not module.training or module.running_mean is None:
+        return False
+    own = list(module.parameters(recurse=False))
+    return not own or any(parameter.requires_grad for parameter in own)
+
+
 def _trained_layers(module: nn.Module) -> dict[str, nn.Module]:
-    """Modules with parameters of their own that are to be trained."""
+    """Modules with parameters or running statistics of their own that training changes."""
     found = {}
     for name, one in module.named_modules():
-        if any(parameter.requires_grad for parameter in one.parameters(recurse=False)):
+        if any(parameter.requires_grad for parameter in one.parameters(recurse=False)) or follows_statistics(one):
             found[name] = one
     return found
 
 
 def _slots(name: str, module: nn.Module, layer: int, begin: int, seen: set[int]) -> list[Slot]:
-    """Where the parameters of one layer lie, from ``begin`` on; those tied to an earlier layer lie there."""
+    """Where the tensors of one layer lie, from ``begin`` on; those tied to an earlier layer lie there."""
     found: list[Slot] = []
-    for key, parameter in module.named_parameters(recurse=False):
-        if id(parameter) not in seen and parameter.requires_grad:
-            seen.add(id(parameter))
+    own: list[tuple[str, Tensor, bool]] = [
+        (key, one, True) for key, one in module.named_parameters(recurse=False) if one.requires_grad
+    ]
+    if follows_statistics(module):
+        own += [(key, module.get_buffer(key), False) for key in STATISTICS]
+    for key, tensor, by_gradient in own:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
             start = found[-1].stop if found else begin
-            found.append(Slot(f"{name}.{key}" if name else key, tuple(parameter.shape), start, layer))
+            found.append(Slot(f"{name}.{key}" if name else key, tuple(tensor.shape), start, layer, by_gradient))
     return found
 
 
@@ -69,6 +88,7 @@ class Layout:
     """The table that turns a flat vector of ``size`` numbers into named tensors, layer by layer in forward order.
 
     Parameters with ``requires_grad=False`` are not in it: they stay as they are, and are neither sent nor averaged.
+    Running statistics of batch norm are, beside the weights of their layer: they are sent and averaged as these are.
     """
 
     slots: tuple[Slot, ...]
@@ -93,7 +113,10 @@ class Layout:
             if own:
                 layers.append(Layer(name, begin, own[-1].stop, len(layers)))
             slots += own
-        return cls(tuple(slots), tuple(layers))
+        made = cls(tuple(slots), tuple(layers))
+        if made.statistics:
+            _ = made._by_gradient  # made here, not first while a step is traced
+        return made
 
     @property
     def size(self) -> int:
@@ -110,6 +133,30 @@ class Layout:
     @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
         return [slot.shape for slot in self.slots]
+
+    @cached_property
+    def statistics(self) -> tuple[Slot, ...]:
+        """The running statistics among them."""
+        return tuple(slot for slot in self.slots if not slot.by_gradient)
+
+    def with_statistics(self, flat: Tensor, source: Tensor) -> Tensor:
+        """A flat vector [..., P] with the running statistics of another [..., P]."""
+        if not self.statistics:
+            return flat
+        return torch.where(self._by_gradient.to(flat.device), flat, source)
+
+    @cached_property
+    def _by_gradient(self) -> Tensor:
+        """Which numbers of the flat vector are parameters, not running statistics: [P]."""
+        kinds = torch.tensor([slot.by_gradient for slot in self.slots])
+        return torch.repeat_interleave(kinds, torch.tensor(self._sizes))
+
+    def put_statistics(self, flat: Tensor, fresh: Sequence[Tensor], where: Tensor | None = None) -> None:
+        """Writes running statistics [..., C], in slot order, into a flat vector [..., P]; ``where`` [...] is not 0."""
+        for slot, tensor in zip(self.statistics, fresh, strict=True):
+            place = flat[..., slot.start : slot.stop]
+            values = tensor.reshape(place.shape)
+            place.copy_(values if where is None else torch.where(where[..., None], values, place))
 
     @cached_property
     def layer_sizes(self) -> Tensor:

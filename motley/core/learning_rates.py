@@ -56,9 +56,13 @@ def factors(spec: str | None, total: int) -> tuple[Factor, ...]:
     return tuple(SCHEDULES.make(call.name, total, **call.arguments) for call in parse(spec, "schedule"))
 
 
+GIVEN = "given"
+"""What a recipe calls a schedule that is a function given in Python."""
+
+
 def needs_the_end(spec: str | None) -> bool:
     """Whether a schedule depends on how many rounds a run has."""
-    calls = [] if spec is None else parse(spec, "schedule")
+    calls = [] if spec is None or spec == GIVEN else parse(spec, "schedule")
     return any(SCHEDULES[c.name].parameters.get("rounds", 0) is None and "rounds" not in c.arguments for c in calls)
 
 

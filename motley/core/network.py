@@ -6,11 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
 from motley.core.errors import DataError
-from motley.core.layout import Layout, Slot
-from motley.core.stand_in import StandIn
+from motley.core.in_training import Pass
+from motley.core.last_layer import LastLayer
+from motley.core.layout import Layout
+from motley.core.running import Running
+from motley.core.stand_in import tensor_of
 from motley.core.types import Output
 
 
@@ -44,34 +48,32 @@ class Network:
                 f"The model {type(module).__name__} has no parameters to train"
                 + ("; all of them have requires_grad=False." if any(True for _ in module.parameters()) else ".")
             )
-        _refuse_running_statistics(module)
-        _refuse_dropout(module)
-        self.head = head or getattr(module, "head_name", None) or _last_linear(module)
-        self.classifier_layers = self._places_of(classifier or _names(module, "classifier") or (self.head,))
-        self._wire()
+        _refuse_norms(module)
+        _refuse_inner_dropout(module)
+        named = head or getattr(module, "head_name", None)
+        chosen = classifier or _names(module, "classifier")
+        _check_names(module, self.layout, [*(chosen or ()), *([named] if named else [])])
+        self.last = LastLayer(module, self.layout, named)
+        self.classify = self.last  # ``classify(flat, features)``: the last linear layer alone, logits of given features
+        self._classifier = chosen
+        self._running = Running(module, self.layout, self.last)
 
-    def _places_of(self, names: tuple[str, ...]) -> tuple[int, ...]:
+    @property
+    def head(self) -> str | None:
+        """The name of the last linear layer; None where there is none."""
+        return self.last.name
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What parts may count on: features, which are the input of a linear last layer."""
+        return frozenset({"features"} if self.last.pieces else ())
+
+    @property
+    def classifier_layers(self) -> tuple[int, ...]:
         """The places of the classifier's layers that are trained."""
-        known = {layer.name for layer in self.layout.layers}
-        for name in (*names, self.head):
-            if name not in dict(self.module.named_modules()):
-                raise DataError(f"The model has no layer '{name}'; its layers are {', '.join(sorted(known))}.")
-        return tuple(sorted(self.layout.index(name) for name in names if name in known))
-
-    def _wire(self) -> None:
-        """Finds where the module keeps its tensors, and its last layer among them."""
-        slot_of = {id(self.module.get_parameter(slot.name)): i for i, slot in enumerate(self.layout.slots)}
-        self._stand_in = StandIn(self.module, self.layout)
-        self._head_module = self.module.get_submodule(self.head)
-        pieces = (getattr(self._head_module, key, None) for key in ("weight", "bias"))
-        # Of the last layer's weights and biases: where they lie in the flat vector, or themselves where frozen.
-        self._head_pieces: list[Slot | Tensor] = [
-            self.layout.slots[slot_of[id(piece)]] if id(piece) in slot_of else piece.detach()
-            for piece in pieces
-            if isinstance(piece, Tensor)
-        ]
-        features = getattr(self.module, "features", None)
-        self._split = callable(features) and not isinstance(features, nn.Module)
+        names = self._classifier or ((self.head,) if self.head is not None else ())
+        known = {layer.name: layer.order for layer in self.layout.layers}
+        return tuple(sorted(known[name] for name in names if name in known))
 
     @property
     def head_is_trained(self) -> bool:
@@ -80,20 +82,7 @@ class Network:
     @property
     def head_layer(self) -> int:
         """The place of the last layer among those that are trained."""
-        try:
-            return self.layout.index(self.head)
-        except KeyError:
-            raise DataError(
-                f"The last layer '{self.head}' has requires_grad=False, but this method trains or holds it by itself."
-            ) from None
-
-    def __getstate__(self) -> dict[str, Any]:
-        hidden = {"_stand_in", "_head_module", "_head_pieces"}
-        return {key: value for key, value in self.__dict__.items() if key not in hidden}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._wire()
+        return self.last.place(self.layout)
 
     @property
     def size(self) -> int:
@@ -105,53 +94,43 @@ class Network:
 
     @property
     def n_features(self) -> int:
-        return int(self._head_pieces[0].shape[-1])
+        return int(self.last.weight.shape[-1])
 
     @property
     def n_classes(self) -> int:
-        return int(self._head_pieces[0].shape[0])
+        return int(self.last.weight.shape[0])
 
     def initial(self) -> Tensor:
         """The module's own weights as a flat vector [P]."""
-        named = {slot.name: self.module.get_parameter(slot.name).detach() for slot in self.layout.slots}
+        named = {slot.name: tensor_of(self.module, slot.name).detach() for slot in self.layout.slots}
         return self.layout.flatten(named).clone()
 
     def __call__(self, flat: Tensor, x: Tensor) -> Output:
-        """Features and logits of a batch."""
+        """Features and logits of a batch, as the model is judged: nothing is dropped, running statistics are used."""
         return self.forward(self.layout.tensors(flat), x)
 
     def forward(self, tensors: list[Tensor], x: Tensor) -> Output:
         """As calling, from tensors in slot order: they stand in for the module's parameters during the call."""
-        with self._stand_in.during(tensors):
-            return self._run(x)
+        return self._running.judged(tensors, x)
+
+    def train(self, tensors: list[Tensor], x: Tensor, one: Pass) -> tuple[Output, tuple[Tensor, ...]]:
+        """A pass of training: draws come from its key; also the running statistics after it, in slot order."""
+        return self._running.trained(tensors, x, one)
+
+    def acts(self, x: Tensor) -> bool:
+        """Whether a pass of training does more than compute: the module draws, or norms by what is in the batch.
+
+        x: samples, of which a few are looked at when it is first asked.
+        """
+        return self._running.acts(self.layout.tensors(self.initial()), x[:2])
+
+    def look(self, x: Tensor) -> Output:
+        """One pass over a few samples, to learn what the module does; one that cannot be trained is refused."""
+        return self._running.look(self.layout.tensors(self.initial()), x)
 
     def piece(self, tensors: list[Tensor], name: str, *inputs: Tensor) -> Tensor:
         """One method of the module alone, by name, with these tensors in place of its parameters."""
-        with self._stand_in.during(tensors):
-            found: Tensor = getattr(self.module, name)(*inputs)
-            return found
-
-    def _run(self, x: Tensor) -> Output:
-        if self._split:
-            features = self.module.features(x)  # type: ignore[operator]
-            return Output(features, self._head_module(features))
-        caught: list[Tensor] = []
-        hook = self._head_module.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0]))
-        try:
-            logits = self.module(x)
-        finally:
-            hook.remove()
-        if not isinstance(logits, Tensor):
-            raise DataError(
-                f"The model {type(self.module).__name__} returns a {type(logits).__name__}; it must return one tensor, "
-                "a row of outputs per sample."
-            )
-        if not caught:
-            raise DataError(
-                f"The model {type(self.module).__name__} does not use its layer '{self.head}'; "
-                "name its last layer: Network(module, head='...')."
-            )
-        return Output(caught[-1], logits)
+        return self._running.piece(tensors, name, *inputs)
 
     def features(self, flat: Tensor, x: Tensor) -> Tensor:
         """The input of the last linear layer."""
@@ -164,17 +143,15 @@ class Network:
 
     def project(self, flat: Tensor, features: Tensor) -> Tensor:
         """The projection head alone: what it makes of given features."""
-        with self._stand_in.during(self.layout.tensors(flat)):
-            projected: Tensor = self.module.projection(features)  # type: ignore[operator]
-            return projected
+        return self.piece(self.layout.tensors(flat), "projection", features)
 
-    def classify(self, flat: Tensor, features: Tensor) -> Tensor:
-        """The last linear layer alone: logits of given features."""
-        pieces = [
-            flat[piece.start : piece.stop].view(piece.shape) if isinstance(piece, Slot) else piece.to(flat.device)
-            for piece in self._head_pieces
-        ]
-        return nn.functional.linear(features, *pieces)
+
+def _check_names(module: nn.Module, layout: Layout, names: list[str]) -> None:
+    """Refuses names that no layer has."""
+    for name in names:
+        if name not in dict(module.named_modules()):
+            known = sorted(layer.name for layer in layout.layers)
+            raise DataError(f"The model has no layer '{name}'; its layers are {', '.join(known)}.")
 
 
 def _names(module: nn.Module, attribute: str) -> tuple[str, ...] | None:
@@ -182,16 +159,6 @@ def _names(module: nn.Module, attribute: str) -> tuple[str, ...] | None:
     found = getattr(module, attribute, None)
     good = isinstance(found, list | tuple) and all(isinstance(name, str) for name in found)
     return tuple(found) if good and found else None
-
-
-def _last_linear(module: nn.Module) -> str:
-    found = [name for name, m in module.named_modules() if isinstance(m, nn.Linear)]
-    if not found:
-        raise DataError(
-            f"The model {type(module).__name__} has no nn.Linear layer; "
-            "name its last layer: Network(module, head='...')."
-        )
-    return str(found[-1])
 
 
 def _refuse_kinds(module: nn.Module) -> None:
@@ -210,20 +177,27 @@ def _refuse_kinds(module: nn.Module) -> None:
             )
 
 
-def _refuse_running_statistics(module: nn.Module) -> None:
+def _refuse_norms(module: nn.Module) -> None:
+    """Batch norm's running statistics are part of the model; those of others, or over all of the past, cannot be."""
     for name, m in module.named_modules():
-        if getattr(m, "track_running_stats", False) and getattr(m, "running_mean", None) is not None:
+        if not getattr(m, "track_running_stats", False) or not m.training:
+            continue
+        if not isinstance(m, _BatchNorm) or isinstance(m, nn.SyncBatchNorm):
             raise DataError(
-                f"Layer '{name}' keeps running statistics, which cannot be trained client by client; "
-                "use nn.GroupNorm, or track_running_stats=False."
+                f"Layer '{name}' ({type(m).__name__}) keeps running statistics in a way that cannot be trained client "
+                "by client; use nn.BatchNorm1d, 2d or 3d, nn.GroupNorm, or track_running_stats=False."
+            )
+        if m.momentum is None:
+            raise DataError(
+                f"Layer '{name}' averages its statistics over all of its past (momentum=None), which has no meaning "
+                "over clients; give it a momentum, such as 0.1."
             )
 
 
-def _refuse_dropout(module: nn.Module) -> None:
+def _refuse_inner_dropout(module: nn.Module) -> None:
     for name, m in module.named_modules():
-        share = m.p if isinstance(m, nn.modules.dropout._DropoutNd) else getattr(m, "dropout", 0.0)
-        if m.training and isinstance(share, float) and share > 0:
+        if isinstance(m, nn.RNNBase) and m.training and m.dropout > 0 and m.num_layers > 1:
             raise DataError(
-                f"Layer '{name}' drops units at random from a global generator, which no other engine can repeat; "
-                "remove the dropout, or switch it off with module.eval()."
+                f"Layer '{name}' ({type(m).__name__}) drops units inside torch's kernel, which no other engine can "
+                "repeat; stack layers with nn.Dropout in between, or give it dropout=0."
             )

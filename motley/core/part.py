@@ -31,6 +31,9 @@ class Part:
     send: hooks.Send | None = None
     keep: hooks.Keep | None = None
     trainable: hooks.Trainable | None = None
+    adapt: hooks.Adapt | None = None
+    sent: hooks.Sent | None = None
+    serve: hooks.Serve | None = None
     width: hooks.Width | None = None
     bill: hooks.Billed | None = None
     begin: hooks.Begin | None = None

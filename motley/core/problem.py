@@ -12,16 +12,20 @@ own is a loss per sample, and scores if one wants any:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from motley.core.types import Batch, Output
+from motley.core.bill import Bill, Cost
+from motley.core.types import Batch, Facts, Output
 
 if TYPE_CHECKING:
     from motley.core.network import Network
     from motley.core.types import Client
+
+D = TypeVar("D")
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs [B, ...], targets [B, ...]) -> one loss per sample [B]"""
@@ -51,6 +55,18 @@ class Turns(NamedTuple):
     whose: Callable[[Tensor], Tensor]  # from the number of a step to that of the player
 
 
+class Learned(Protocol):
+    """A data set, as far as a problem asks."""
+
+    @property
+    def n_outputs(self) -> int:
+        """Classes, or numbers of a target."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Of texts; otherwise 0."""
+
+
 class Problem:
     """What a model is trained for.
 
@@ -63,6 +79,10 @@ class Problem:
     """What parts may count on: ``labels`` (targets are classes, outputs their logits), ``features``."""
     classes = False
     """Whether targets are classes 0, 1, ..."""
+    fractions: frozenset[str] = frozenset()
+    """Scores that lie between 0 and 1."""
+    inputs: str | None = None
+    """What inputs are that are given as arrays: image, table or text; None: it is seen from their shape."""
     own_outputs = False
     """Whether what a model gives has nothing to do with what targets look like."""
 
@@ -75,6 +95,7 @@ class Problem:
     ) -> None:
         self.name = name
         self._loss, self._scores = loss, scores
+        self._beside: tuple[ScoreFunction, ...] = ()
         self.goals: Mapping[str, int] = {"loss": -1, **(goals or {})}
 
     def __repr__(self) -> str:
@@ -93,6 +114,22 @@ class Problem:
     def better(self, score: str) -> int:
         """+1 where more of a score is better, -1 where less is."""
         return self.goals.get(score, 1)
+
+    def with_scores(self, scores: ScoreFunction, goals: Mapping[str, int]) -> Problem:
+        """The same problem with scores of one's own beside its own; ``goals`` names each, +1 where more is better."""
+        made = copy.copy(self)
+        made._beside = (*self._beside, scores)
+        made.goals = {**self.goals, **goals}
+        return made
+
+    # ------------------------------------------------------------------ data
+    def width(self, dataset: Learned) -> int:
+        """How many numbers a model gives for a sample, or for each position of one."""
+        return dataset.n_outputs
+
+    def arranged(self, dataset: D) -> D:
+        """A data set as the loss takes it; DataError where its targets are of another kind."""
+        return dataset
 
     # ------------------------------------------------------------------ training
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -113,6 +150,15 @@ class Problem:
         """Who moves in which step, where not everything always does."""
         return None
 
+    def bill(self, net: Network, cost: Cost, facts: Facts, bill: Bill) -> Bill:
+        """What its steps cost beside one forward and one backward pass of the model; as the parts' hook ``bill``."""
+        return bill
+
+    @property
+    def bills(self) -> bool:
+        """Whether they cost something else."""
+        return type(self).bill is not Problem.bill
+
     @property
     def reads_client(self) -> bool:
         """Whether its loss may depend on whose minibatch it is, and on when."""
@@ -123,6 +169,17 @@ class Problem:
         """How good outputs are: by name, the headline first."""
         found = dict(self._scores(outputs, y)) if self._scores is not None else {}
         return {**found, "loss": float(self.losses(outputs, y).mean())}
+
+    def kept(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """What of a batch's outputs is kept to be scored, where these are large: a row per sample."""
+        return outputs
+
+    def judge(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """All scores, also those of one's own, of what was `kept`."""
+        found = self.scores(outputs, y)
+        for beside in self._beside:
+            found |= {name: float(value) for name, value in beside(outputs, y).items()}
+        return found
 
     def details(self, outputs: Tensor, y: Tensor) -> dict[str, list[float]]:
         """Lists of numbers for diagnostics that ask, such as the accuracy of each class."""

@@ -90,27 +90,47 @@ def _same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
-class Registry(Generic[T]):
-    """Factories of one kind, by name."""
+def _package(factory: Callable[..., Any]) -> str:
+    return factory.__module__.partition(".")[0]
 
-    def __init__(self, kind: str) -> None:
+
+class Registry(Generic[T]):
+    """Factories of one kind, by name.
+
+    beside: another one whose names stand in the same short forms, such as parts beside methods. One name in both is
+    refused, unless one package gives both and knows why.
+    """
+
+    def __init__(self, kind: str, beside: Registry[Any] | None = None) -> None:
         self.kind = kind
         self.entries: dict[str, Entry] = {}
+        self._beside = beside
+        if beside is not None:
+            beside._beside = self
 
     def add(self, name: str | None = None, **meta: Any) -> Callable[[Callable[..., T]], Callable[..., T]]:
         """Decorator that registers a factory under its own or a given name. ``hidden`` names internal arguments."""
 
         def wrap(factory: Callable[..., T]) -> Callable[..., T]:
             key = name or factory.__name__
-            known = self.entries.get(key)
-            if known is not None and not _same(known.factory, factory):
-                where = known.factory.__module__
-                raise InputError(f"There is a {self.kind} named '{key}' already (in {where}); choose another name.")
+            self._refuse_taken(key, factory)
             summary = (inspect.getdoc(factory) or "").split("\n\n")[0].replace("\n", " ")
             self.entries[key] = Entry(key, summary, factory, meta)
             return factory
 
         return wrap
+
+    def _refuse_taken(self, name: str, factory: Callable[..., T]) -> None:
+        known, kind = self.entries.get(name), self.kind
+        if known is not None and _same(known.factory, factory):
+            return
+        if known is None and self._beside is not None:
+            known, kind = self._beside.entries.get(name), self._beside.kind
+            if known is not None and _package(known.factory) == _package(factory):
+                return
+        if known is not None:
+            where = known.factory.__module__
+            raise InputError(f"There is a {kind} named '{name}' already (in {where}); choose another name.")
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self:

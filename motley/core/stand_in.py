@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from motley.core.errors import DataError
 from motley.core.layout import Layout
 
 
@@ -16,13 +17,16 @@ class StandIn:
     """Where a module keeps its tensors, so that others can stand in for them."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
-        slot_of = {id(module.get_parameter(slot.name)): i for i, slot in enumerate(layout.slots)}
+        slot_of = {id(tensor_of(module, slot.name)): i for i, slot in enumerate(layout.slots)}
         self._places: list[list[tuple[dict[str, Any], str]]] = [[] for _ in layout.slots]
         self._constants: list[tuple[dict[str, Any], str, Tensor]] = []  # what is not trained: frozen weights, buffers
         self._moved: dict[torch.device, list[Tensor]] = {}  # these on other devices
+        self._hidden: list[tuple[dict[str, Any], str, Tensor]] = []  # what nothing asks for, and torch would change
         for table, key, tensor in _tables(module):
             if id(tensor) in slot_of:  # tied weights have several places
                 self._places[slot_of[id(tensor)]].append((table, key))
+            elif key == "num_batches_tracked":
+                self._hidden.append((table, key, tensor))
             else:
                 self._constants.append((table, key, tensor))
 
@@ -32,6 +36,8 @@ class StandIn:
         saved = [places[0][0][places[0][1]] for places in self._places]
         try:
             self._put(tensors)
+            for owner, key, _ in self._hidden:
+                owner[key] = None
             if self._constants:
                 self._put_constants(tensors[0].device)
             yield
@@ -39,6 +45,21 @@ class StandIn:
             self._put(saved)
             if self._constants:
                 self._put_constants(None)
+            for owner, key, tensor in self._hidden:
+                owner[key] = tensor
+
+    @contextmanager
+    def refusing_changes(self, module: nn.Module) -> Iterator[None]:
+        """Within `during`: a module that changes one of its buffers is refused; the next pass would not know of it."""
+        before = [(owner[key], owner[key]._version) for owner, key, _ in self._constants]
+        yield
+        for (owner, key, tensor), (held, version) in zip(self._constants, before, strict=True):
+            if owner[key] is not held or held._version != version:
+                name = next((name for name, buffer in module.named_buffers() if buffer is tensor), key)
+                raise DataError(
+                    f"The model {type(module).__name__} changes its buffer '{name}' in a forward pass; only running "
+                    "statistics of batch norm can be trained so: make it a parameter, or leave it as it is."
+                )
 
     def _put(self, tensors: list[Any]) -> None:
         for places, tensor in zip(self._places, tensors, strict=True):
@@ -51,6 +72,13 @@ class StandIn:
             self._moved[device] = [tensor.detach().to(device) for _, _, tensor in self._constants]
         for i, (owner, key, tensor) in enumerate(self._constants):
             owner[key] = tensor if device is None else self._moved[device][i]
+
+
+def tensor_of(module: nn.Module, name: str) -> Tensor:
+    """A parameter or buffer of a module by its name."""
+    owner, _, key = name.rpartition(".")
+    found: Tensor = getattr(module.get_submodule(owner), key)
+    return found
 
 
 def _tables(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:

@@ -31,6 +31,7 @@ from motley.data.split import stratified
 
 Array = Any  # NumPy array, tensor, or nested lists
 TEST_FRACTION = 0.2
+MOST_KINDS, KINDS_SHARE = 20, 0.1  # float labels with more values than both of these are taken for measurements
 ITEM = " item"  # a group of its own for each item: no name that a user gives
 
 
@@ -135,7 +136,19 @@ def _labels(found: Tensor) -> Tensor:
         )
     if len(found) and int(found.min()) < 0:
         raise DataError(f"Labels must be whole numbers from 0, found {int(found.min())}.")
+    if found.is_floating_point():
+        _refuse_measurements(found)
     return found.to(torch.int64)
+
+
+def _refuse_measurements(found: Tensor) -> None:
+    """Floats with a great many values are hardly classes, though they may all be whole."""
+    kinds = len(found.unique())
+    if kinds > MOST_KINDS and kinds > len(found) * KINDS_SHARE:
+        raise DataError(
+            f"The labels are floats with {kinds} different values in {len(found)} samples, which look like numbers to "
+            "be learned: say problem='regression'; if they are classes, give them as whole numbers, y.astype('int64')."
+        )
 
 
 def _refuse_shape(found: Tensor) -> NoReturn:
@@ -318,12 +331,13 @@ def _leaf_arrays(x: list[Any], y: list[Any], text: bool) -> tuple[NDArray[Any], 
 def as_tensor(values: Array, what: str) -> Tensor:
     """Anything array-like as a tensor; float64 becomes float32."""
     try:
-        array = values if isinstance(values, Tensor) else np.asarray(values)
+        array = values.detach() if isinstance(values, Tensor) else np.asarray(values)
     except (TypeError, ValueError) as error:
         raise DataError(f"The {what} are not an array of numbers ({error}).") from None
     kind = array.dtype.kind if isinstance(array, np.ndarray) else "c" if array.is_complex() else "f"
     if kind not in "biuf":
         hint = "; numpy.unique(labels, return_inverse=True)[1] numbers them" if what == "labels" else ""
+        hint = "; give a sparse matrix as x.toarray()" if hasattr(values, "toarray") else hint
         raise DataError(f"The {what} are not an array of numbers, but of type {array.dtype}{hint}.")
     found = torch.as_tensor(array)
     return found.float() if found.dtype in (torch.float64, torch.float16, torch.bool) else found

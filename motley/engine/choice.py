@@ -8,6 +8,8 @@ import time
 import warnings
 from dataclasses import replace
 
+import numpy as np
+
 from motley.client.site import Site
 from motley.core.keys import Key
 from motley.core.part import compose
@@ -91,7 +93,8 @@ def _travels(site: Site) -> bool:
 def rehearse(executor: Executor, site: Site, width: int) -> float:
     """Seconds for a few steps of ``width`` clients, after a warm-up."""
     start = Weights(site.training.net.initial())
-    tasks = [_task(site, client % site.data.n_clients, start) for client in range(width)]
+    holders = np.flatnonzero(site.data.sizes)  # a client without samples takes no step
+    tasks = [_task(site, int(holders[i % len(holders)]), start) for i in range(width)]
 
     def train(steps: int) -> None:
         list(executor.submit([a._replace(epochs=a.epochs * steps / STEPS) for a in tasks], lambda client: None))

@@ -10,7 +10,7 @@ from motley.core.errors import InputError, UnknownNameError
 from motley.core.part import PARTS, Composable, Method, Part, compose
 from motley.core.registry import Registry, parse
 
-METHODS: Registry[Method] = Registry("method")
+METHODS: Registry[Method] = Registry("method", beside=PARTS)
 
 
 def method_of(factory: Callable[..., Part], name: str, summary: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from motley.client.contrastive import model_contrastive
 from motley.client.logits import relaxed_balanced_softmax
+from motley.client.private import private_layers
 from motley.client.prototypes import prototype_augmentation
 from motley.client.trainable import body_only
 from motley.core.part import Method, compose
@@ -46,6 +47,18 @@ def fedbabu() -> Method:
     on the clients.
     """
     return compose(body_only(), name="fedbabu")
+
+
+@METHODS.add()
+def fedper() -> Method:
+    """Every client has a last layer of its own (Arivazhagan et al. 2019)."""
+    return compose(private_layers(layers="head"), name="fedper")
+
+
+@METHODS.add()
+def fedbn() -> Method:
+    """Every client has normalisation of its own, running statistics and all (Li, Jiang, Zhang, Kamp, Dou 2021)."""
+    return compose(private_layers(layers="norms"), name="fedbn")
 
 
 @METHODS.add()

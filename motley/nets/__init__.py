@@ -1,7 +1,7 @@
 """Models, how they are computed, and what they cost."""
 
 from motley.core.bill import Cost
-from motley.nets import cnn, gan, lstm, mlp, resnet
+from motley.nets import cnn, gan, lstm, mlp, resnet, transformers
 from motley.nets import logistic as linear
 from motley.nets.conv import Conv2d, conv_formulation, max_pool
 from motley.nets.cost import cost_of, flops, flops_of_mask
@@ -27,4 +27,5 @@ __all__ = [
     "mlp",
     "model",
     "resnet",
+    "transformers",
 ]

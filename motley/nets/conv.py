@@ -64,14 +64,14 @@ class Conv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         return (
             _stacked([self], input, Stack((self._sizes(False, 1.0),)))
-            if self._by_kernel(input)
+            if self.takes_kernel(input)
             else super().forward(input)
         )
 
     def _sizes(self, pool: bool, slope: float) -> Sizes:
         return Sizes(int(self.padding[0]), pool, slope)
 
-    def _by_kernel(self, input: Tensor) -> bool:
+    def takes_kernel(self, input: Tensor) -> bool:
         name = _formulation.get()
         return name != "direct" and self._fits(input) and (name == "kernel" or is_vmapped(self.weight))
 
@@ -84,7 +84,7 @@ class Conv2d(nn.Conv2d):
 
 def conv_blocks(layers: Sequence[Conv2d], x: Tensor, pools: Sequence[bool], slope: float) -> Tensor:
     """Convolutions one after the other, 2 x 2 max-pooling after those that ``pools`` says, each with a leaky ReLU."""
-    if all(layer._by_kernel(x) for layer in layers):
+    if all(layer.takes_kernel(x) for layer in layers):
         sizes = tuple(layer._sizes(pool, slope) for layer, pool in zip(layers, pools, strict=True))
         return _stacked(layers, x, Stack(sizes, planar=True))
     for layer, pool in zip(layers, pools, strict=True):

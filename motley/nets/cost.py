@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from motley.core.bill import Cost
 from motley.core.errors import InputError
@@ -70,6 +71,7 @@ RULES: dict[type[nn.Module], Rule] = {
     LSTMLayer: _lstm,
     nn.GroupNorm: _norm,
     nn.LayerNorm: _norm,
+    _BatchNorm: _norm,
 }
 """How each kind of layer is counted: ``rule(module, input, output) -> Flops`` for one sample; subclasses inherit it."""
 
@@ -110,7 +112,7 @@ def _counted(net: Network, owners: dict[str, nn.Module], sample: Tensor) -> list
     device = next(net.module.parameters()).device
     try:
         with torch.no_grad():
-            net.module(sample.to(device))
+            net(net.initial().to(device), sample.to(device))
     finally:
         for hook in hooks:
             hook.remove()
@@ -133,7 +135,7 @@ def _estimated(net: Network, owners: dict[str, nn.Module], calls: list[tuple[str
 def _share_trained(module: nn.Module) -> float:
     """The share of a layer's own parameters that are trained."""
     sizes = [(one.numel(), one.requires_grad) for one in module.parameters(recurse=False)]
-    return sum(size for size, moves in sizes if moves) / sum(size for size, _ in sizes)
+    return sum(size for size, moves in sizes if moves) / max(1, sum(size for size, _ in sizes))
 
 
 def _rule(module: nn.Module) -> Rule | None:

@@ -59,7 +59,7 @@ class GAN(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The critic's values of samples, of as many generated ones, and between both: [B, 3].
 
-        No class is told. So many passes take as many operations as a step does on average.
+        No class is told.
         """
         blank = x.new_zeros(len(x), self.classes)
         fake = self.generate(self.probe[torch.arange(len(x), device=x.device) % PROBES], blank)

@@ -42,7 +42,7 @@ def image(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise DataError(
             f"The model '{name}' takes images of shape (channels, height, width), but one sample here has shape "
-            f"{shape}; use mlp or logistic for tables, char_lstm or text_lstm for text."
+            f"{shape}; use mlp or logistic for tables, gpt, char_lstm or text_lstm for text."
         )
     return shape[0], shape[1], shape[2]
 

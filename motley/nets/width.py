@@ -101,7 +101,7 @@ def _walk(net: Network) -> Tensor:
         _refuse_half(module, own, name)
     found = torch.cat(pieces).contiguous()
     if len(found) != net.size:
-        raise _cannot(net.head, "its layers share parameters")
+        raise _cannot(str(net.head), "its layers share parameters")
     return found
 
 

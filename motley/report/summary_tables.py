@@ -95,8 +95,8 @@ def print_summary(recipe: Recipe, summary: dict[str, Any], quiet: bool) -> None:
     headline = summary["headline"]
     if quiet:
         sys.stdout.write(
-            f"{summary['run']}: {headline} {score_text(headline, summary[headline])} after {summary['rounds']} rounds "
-            f"({recipe.method}, seed {summary['seed']}, {duration(summary['wall_s'])})\n"
+            f"{summary['run']}: {headline} {score_text(headline, summary[headline])} after "
+            f"{_trained(recipe, summary)} (seed {summary['seed']}, {duration(summary['wall_s'])})\n"
         )
         return
     from rich.console import Console
@@ -105,9 +105,12 @@ def print_summary(recipe: Recipe, summary: dict[str, Any], quiet: bool) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
     table.add_column()
-    table.add_row("recipe", f"[bold]{recipe.name}[/] with {recipe.method}, seed {summary['seed']}")
+    methods = recipe.method if not recipe.phases else f"{len(recipe.phases)} phases"
+    table.add_row("recipe", f"[bold]{recipe.name}[/] with {methods}, seed {summary['seed']}")
     best, last = (score_text(headline, summary[key]) for key in (f"best_{headline}", headline))
     table.add_row(headline, f"[bold green]{last}[/] (best {best}) in {summary['rounds']} rounds")
+    if recipe.phases:
+        table.add_row("phases", _trained(recipe, summary))
     if summary["ended"] != "rounds":
         table.add_row("ended by", str(summary["ended"]))
     table.add_row("virtual time", duration(summary["virtual_time"]))
@@ -119,6 +122,20 @@ def print_summary(recipe: Recipe, summary: dict[str, Any], quiet: bool) -> None:
     table.add_row("wall time", f"{duration(summary['wall_s'])} ({summary['executor']})")
     table.add_row("saved in", summary["run"])
     Console(highlight=False).print(table)
+
+
+def _trained(recipe: Recipe, summary: dict[str, Any]) -> str:
+    """How many rounds of what."""
+    if not recipe.phases:
+        return f"{summary['rounds']} rounds of {recipe.method}"
+    methods = {one["name"]: one.get("method", recipe.method) for one in recipe.phases if "name" in one}
+    told = summary["phases"].items()
+    rounds = [
+        f"{one['rounds']} rounds of {methods.get(name, recipe.method)} ({name})"
+        for name, one in told
+        if "rounds" in one
+    ]
+    return ", then ".join(rounds)
 
 
 def print_spread(summaries: Sequence[dict[str, Any]], quiet: bool) -> None:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from motley.client.problems import area_under_curve
 from motley.core.errors import DataError
 from motley.core.files import write_json, write_text
 from motley.core.keys import Key, permutation
+from motley.core.scoring import area_under_curve
 from motley.data.dataset import Dataset
 from motley.report.pictures import save
 from motley.runtime.experiment import Experiment

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from motley.core.errors import TogetherError
 from motley.core.tasks import Weights
 from motley.core.types import Setting
 from motley.engine import Executor, make_executor
@@ -59,15 +61,26 @@ def executor_of(e: Experiment) -> Executor:
     recipe = e.recipe
     spec = recipe.executor
     if spec == "auto":
-        spec = choose(
-            e.site,
-            device=recipe.device,
-            workers=recipe.workers,
-            cohort=recipe.cohort,
-            rounds=recipe.rounds,
-            epochs=recipe.epochs,
-        )
-    return make_executor(spec, e.site, recipe.workers, recipe.device)
+        spec = _choice(e)
+    try:
+        return make_executor(spec, e.site, recipe.workers, recipe.device)
+    except TogetherError as error:
+        chosen = _choice(e)
+        warnings.warn(f"{error} This run takes executor={chosen}.", stacklevel=2)
+        return make_executor(chosen, e.site, recipe.workers, recipe.device)
+
+
+def _choice(e: Experiment) -> str:
+    """The executor of a recipe that names none that can train its model."""
+    recipe = e.recipe
+    return choose(
+        e.site,
+        device=recipe.device,
+        workers=recipe.workers,
+        cohort=recipe.cohort,
+        rounds=recipe.rounds,
+        epochs=recipe.epochs,
+    )
 
 
 def setting_of(e: Experiment, params: Tensor) -> Setting:

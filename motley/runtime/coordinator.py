@@ -17,7 +17,7 @@ from motley.protocol.carrier import Carrier
 from motley.protocol.federation import Federation, Task
 from motley.server.ledger import Ledger
 from motley.server.tally import Tally
-from motley.server.task_book import Task as BookedTask
+from motley.server.task_book import BookedTask
 
 AfterRound = Callable[[Round, Tally], None]
 NewLedger = Callable[[str, Weights], Ledger]

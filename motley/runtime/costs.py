@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from motley.client.site import Site
-from motley.client.trainer import span_of, trainable
+from motley.client.trainer import sent, span_of, trainable
 from motley.core.bill import Bill, Cost
 from motley.core.codec import Content
 from motley.core.stacking import tree_bytes
@@ -31,6 +31,7 @@ class Work(NamedTuple):
     spent: float  # epochs the device trains
     delay: float  # seconds of transmission beside those of its link
     trained: Tensor | None = None  # [L], where known already
+    up: int | None = None  # bytes of the upload, where known already
 
 
 class Costs:
@@ -43,10 +44,13 @@ class Costs:
         self.net, self.method = net, method
         self._model_bytes = 4 * net.size
         self._shares: dict[float, Tensor] = {}  # width -> share of each layer
-        self._alike = not any(method.has(hook) for hook in ("trainable", "width", "epoch", "encode", "bill"))
+        self._problem = site.training.problem
+        billed = ("trainable", "sent", "width", "epoch", "encode", "bill")
+        self._alike = not self._problem.bills and not any(map(method.has, billed))
         self._whole = flops(cost, 0)
         self._forward = cost.whole_forward
         self._everything = torch.ones(net.n_layers)
+        self._sent_layers = sent(site.training)
         self._last: tuple[Assignment, Facts] | None = None
         self._sent: tuple[Content | None, int] = (None, 0)  # what was last sent down, and its bytes
 
@@ -99,14 +103,21 @@ class Costs:
     def _stages(self, one: Work) -> tuple[float, float, float, float]:
         """Operations per sample of a step, operations once per task, bytes down, bytes up."""
         if self._alike:
-            up = 0 if one.task.keep else self._model_bytes
-            return self._whole, 0.0, self.received_bytes(one.task), up + (self.extra_bytes or 0)
+            return self._whole, 0.0, self.received_bytes(one.task), self._expected_up(one, self._everything)
         bill, n = self._bill(one.task), float(self.site.data.sizes[one.task.client])
         trained = one.trained if one.trained is not None else self.trainable(one.task)
         beside = bill.forwards * self._forward + bill.backwards * (self._whole - self._forward)
         once = n * (bill.passes * self._forward + bill.gradients * self._whole)
-        up = (0 if one.task.keep else self._layer_bytes(one.task, trained)) + (self.extra_bytes or 0)
-        return self._per_sample(one, trained) + beside, once, self.received_bytes(one.task), up
+        up = self._expected_up(one, trained)
+        moved = self.trainable(one.task) if self.method.has("sent") else trained  # also what is not sent
+        return self._per_sample(one, moved) + beside, once, self.received_bytes(one.task), up
+
+    def _expected_up(self, one: Work, trained: Tensor) -> int:
+        """Bytes of an upload: those of a task that is trained already, else what its layers and extras will take."""
+        if one.up is not None:
+            return one.up
+        layers = 0 if one.task.keep else self._model_bytes if self._alike else self._layer_bytes(one.task, trained)
+        return layers + (self.extra_bytes or 0)
 
     def _told(self, a: Assignment) -> Facts:
         """The facts of one client; asked for several times in a row, they are made once."""
@@ -116,6 +127,8 @@ class Costs:
 
     def _bill(self, a: Assignment) -> Bill:
         bill = Bill()
+        if self._problem.bills:
+            bill = self._problem.bill(self.net, self.cost, self._told(a), bill)
         for _, hook in self.method.hooks("bill"):
             bill = hook(self.net, self.cost, self._told(a), bill)
         return bill
@@ -147,9 +160,7 @@ class Costs:
         instead = self._bill(a).down
         if instead is not None:
             return int(instead) + self._sent[1]
-        shares = self._layer_shares(a)
-        model = self._model_bytes if shares is None else 4 * int((self.net.layout.layer_sizes * shares).sum().round())
-        return model + self._sent[1]
+        return self._layer_bytes(a, self._everything) + self._sent[1]
 
     def upload_bytes(self, a: Assignment, report: Report) -> int:
         """What a report really takes: the layers that were trained (or what they were encoded into), and extras."""
@@ -162,7 +173,7 @@ class Costs:
 
     def _layer_bytes(self, a: Assignment, trained: Tensor) -> int:
         shares = self._layer_shares(a)
-        sizes = self.net.layout.layer_sizes * trained.cpu()
+        sizes = self.net.layout.layer_sizes * trained.cpu() * self._sent_layers
         return 4 * int((sizes if shares is None else sizes * shares).sum().round())
 
     def _per_sample(self, one: Work, trained: Tensor) -> float:

@@ -30,15 +30,17 @@ class Judged:
 
 
 @torch.no_grad()
-def predict(net: Network, params: Tensor, dataset: Dataset, x: Tensor, batch_size: int = 2048) -> Tensor:
-    """Outputs for stored inputs [N, ...], on the parameters' device."""
-    return torch.cat([net(params, dataset.inputs(part.to(params.device))).logits for part in x.split(batch_size)])
+def predict(net: Network, problem: Problem, params: Tensor, dataset: Dataset, batch_size: int = 2048) -> Tensor:
+    """What the problem keeps of the outputs for the test samples, on the parameters' device."""
+    pairs = zip(dataset.test_x.split(batch_size), dataset.test_y.split(batch_size), strict=True)
+    home = params.device
+    return torch.cat([problem.kept(net(params, dataset.inputs(x.to(home))).logits, y.to(home)) for x, y in pairs])
 
 
 def evaluate(net: Network, problem: Problem, params: Tensor, dataset: Dataset) -> Judged:
     """A model on the test set of a data set."""
-    outputs, y = predict(net, params, dataset, dataset.test_x), dataset.test_y.to(params.device)
-    return Judged(problem, outputs, y, problem.scores(outputs, y))
+    outputs, y = predict(net, problem, params, dataset), dataset.test_y.to(params.device)
+    return Judged(problem, outputs, y, problem.judge(outputs, y))
 
 
 def ready_to_judge(device: torch.device, dataset: Dataset) -> Dataset:

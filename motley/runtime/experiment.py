@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,9 +17,9 @@ from motley.client.augment import make_augment
 from motley.client.optimizer import in_turns, make_optimizer
 from motley.client.problems import make_problem
 from motley.client.site import Devices, Site
-from motley.client.trainer import Training
+from motley.client.trainer import Training, sent
 from motley.core.bill import Cost
-from motley.core.errors import ConflictError, DataError, InputError, MotleyError, RecipeError, StateError
+from motley.core.errors import DataError, InputError, RecipeError, StateError
 from motley.core.keys import Key
 from motley.core.learning_rates import LearningRate, factors
 from motley.core.network import Network
@@ -45,7 +45,9 @@ from motley.nets.cost import cost_of, flops
 from motley.nets.zoo import build
 from motley.protocol import PROTOCOLS
 from motley.protocol.federation import option_names
+from motley.runtime.fitting import arranged, check_fit, check_loss, check_needs
 from motley.runtime.partition_cache import remembered
+from motley.runtime.pretrained import prepared_network
 from motley.runtime.recipe import Recipe
 from motley.runtime.stopping import check_stop
 
@@ -129,17 +131,16 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
     _check_names(recipe, problem)
     _check_rate(recipe, told.lr)
     data, validation, public = _data(recipe, told, method)
-    data = settled(data)
+    data = arranged(problem, settled(data))
+    validation = None if validation is None else problem.arranged(validation)
     check_given(data)
     dataset = data.dataset
     net = told.net
     if net is None:
-        net = build(recipe.model, dataset.input_shape, dataset.n_outputs, dataset.vocabulary, key.fold("init"))
-    if net.n_classes < dataset.n_outputs and not problem.own_outputs:
-        kind = "classes" if problem.classes else "target numbers"
-        hint = "; its labels begin at 1: subtract it" if problem.classes and int(dataset.y.min()) > 0 else ""
-        raise RecipeError(f"The model has {net.n_classes} outputs but the data {dataset.n_outputs} {kind}{hint}.")
+        net = build(recipe.model, dataset.input_shape, problem.width(dataset), dataset.vocabulary, key.fold("init"))
+    net = prepared_network(net, recipe.pretrained, method, key)
     check_loss(problem, net, dataset)
+    check_fit(method, problem, net)
     fleet = _fleet(recipe, told, data, key)
     training = Training(
         net,
@@ -150,6 +151,7 @@ def prepare(recipe: Recipe, given: Given | None = None) -> Experiment:
         make_augment(recipe.augment, dataset),
         problem,
     )
+    sent(training)  # refuses layers that the model has not
     cost = cost_of(net, dataset.inputs(dataset.x[:1]))
     start = _start(recipe, told, net)
     return Experiment(recipe, data, fleet, method, training, cost, key, validation, public, start, told.now, told.lr)
@@ -182,47 +184,6 @@ def _method(recipe: Recipe, given: Method | None) -> Method:
     return method
 
 
-def check_fit(method: Method, problem: Problem) -> None:
-    """Refuses parts that need what a problem has not."""
-    for part in method.parts:
-        _check_needs("part", part.name, part.needs, problem)
-
-
-def _check_needs(kind: str, name: str, needs: Sequence[str], problem: Problem) -> None:
-    words = {"labels": "class labels", "features": "features of the last layer"}
-    for need in needs:
-        if need != "public" and need not in problem.offers:
-            raise ConflictError(
-                f"The {kind} '{name}' needs {words.get(need, need)}, which the problem '{problem.name}' has not; "
-                f"leave the {kind} out, or take a problem that has them."
-            )
-
-
-@torch.no_grad()
-def check_loss(problem: Problem, net: Network, dataset: Dataset) -> None:
-    """Refuses a loss that cannot be had from what a model gives and a data set holds."""
-    if problem.classes and not dataset.n_classes:
-        raise DataError(
-            f"The problem '{problem.name}' needs class labels, but the targets of '{dataset.name}' are numbers; "
-            "take problem=regression, or one of your own."
-        )
-    outputs, y = _first_outputs(net, dataset), dataset.y[:2]
-    try:
-        found = tuple(problem.losses(outputs, y).shape)
-    except NotImplementedError:
-        return  # its loss is not one of the outputs alone
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise DataError(
-            f"The loss of the problem '{problem.name}' cannot be computed from outputs {tuple(outputs.shape)} and "
-            f"targets {tuple(y.shape)}: {error}."
-        ) from None
-    if found != (len(y),):
-        raise DataError(
-            f"The loss of the problem '{problem.name}' gives the shape {found}; it must give one number per sample, "
-            f"here {(len(y),)}."
-        )
-
-
 def _check_rate(recipe: Recipe, lr: Callable[[int], float] | None) -> None:
     """Refuses a learning rate that is not said, or not positive in the first or the last round."""
     if recipe.lr_schedule == GIVEN and lr is None:
@@ -233,21 +194,6 @@ def _check_rate(recipe: Recipe, lr: Callable[[int], float] | None) -> None:
         rate = LearningRate(Decayed(recipe.lr, recipe.lr_decay), factors(recipe.lr_schedule, recipe.rounds))
         for number in (1, recipe.rounds):
             rate(number)
-
-
-def _first_outputs(net: Network, dataset: Dataset) -> Tensor:
-    """What a model makes of two samples; a model that cannot take them is refused."""
-    x = dataset.inputs(dataset.x[:2])
-    try:
-        return net(net.initial(), x).logits
-    except MotleyError:
-        raise
-    except Exception as error:  # whatever a module of the user's raises
-        told = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise DataError(
-            f"The model {type(net.module).__name__} cannot take the inputs of '{dataset.name}', {tuple(x.shape[1:])} "
-            f"per sample ({str(x.dtype).removeprefix('torch.')}): {told}."
-        ) from error
 
 
 def _check_names(recipe: Recipe, problem: Problem) -> None:
@@ -262,7 +208,7 @@ def _check_names(recipe: Recipe, problem: Problem) -> None:
 
         make_trackers(recipe.track)
     for name in recipe.diagnostics:
-        _check_needs("diagnostic", name, DIAGNOSTICS[name].meta.get("needs", ()), problem)
+        check_needs("diagnostic", name, DIAGNOSTICS[name].meta.get("needs", ()), problem)
 
 
 def _data(recipe: Recipe, told: Given, method: Method) -> tuple[FederatedData, Dataset | None, Data | None]:

@@ -9,6 +9,7 @@ by one client, each chosen in the knowledge of those before, that with sigma / s
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def delta_of(epsilon: float, sigma: float) -> float:
 
 def epsilon_of(delta: float, sigma: float) -> float:
     """The smallest epsilon for which one use with this noise multiplier is (epsilon, delta)-private; inf without."""
+    if math.isinf(sigma):
+        return 0.0
     if sigma <= 0 or delta_of(LARGEST, sigma) > delta:
         return math.inf
     low, high = 0.0, 1.0
@@ -60,8 +63,64 @@ def account(method: Method, chosen: NDArray[Any], histogram_noise: float | None 
     if noisy is not None:
         found |= _of_weights(method, noisy.arguments, delta, most)
     if histogram_noise:  # one sample more or less changes one count by 1
-        found["histogram_epsilon_per_sample"] = epsilon_of(delta, histogram_noise)
+        found |= _of_histograms(delta, histogram_noise)
     return found
+
+
+def _of_histograms(delta: float, sigma: float) -> dict[str, Any]:
+    return {"histogram_sigma": sigma, "histogram_epsilon_per_sample": epsilon_of(delta, sigma)}
+
+
+def over_phases(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What phases over the same clients guarantee together, by the summary of each; None: none adds noise.
+
+    Hand-overs of all phases compose, as those of one: ``1 / sigma^2 = sum of k / sigma^2``. One phase in which clients
+    send something that no noise covers leaves nothing to guarantee.
+    """
+    told = {name: one["privacy"] for name, one in summaries.items() if "privacy" in one}
+    if not told:
+        return None
+    delta = min(one["delta"] for one in told.values())
+    found: dict[str, Any] = {"delta": delta, "hand_overs": sum(one["hand_overs"] for one in told.values())}
+    if _having(told, "guarantee"):
+        why = _uncovered(summaries, told)
+        found |= {"guarantee": False, "why": why} if why else _of_weights_over(_having(told, "sigma"), delta)
+    histograms = [(1, one["histogram_sigma"]) for one in _having(told, "histogram_sigma")]
+    return found | (_of_histograms(delta, _together(histograms)) if histograms else {})
+
+
+def _having(told: Mapping[str, dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    return [one for one in told.values() if key in one]
+
+
+def _uncovered(summaries: Mapping[str, Mapping[str, Any]], told: Mapping[str, dict[str, Any]]) -> str:
+    """Why phases guarantee nothing together; empty where they do."""
+    for name, one in summaries.items():
+        private = told.get(name, {})
+        if one.get("bytes_up", 0) > 0 and "guarantee" not in private:
+            return f"in the phase {name} clients hand over without noise"
+        if not private.get("guarantee", True):
+            return f"in the phase {name}, {private['why']}"
+    return ""
+
+
+def _of_weights_over(phases: list[dict[str, Any]], delta: float) -> dict[str, Any]:
+    sigma = min(one["sigma"] for one in phases)
+    beside = sorted({name for one in phases for name in one.get("not_covered", [])})
+    return {
+        "guarantee": True,
+        "of": "the weights of one client",
+        "sigma": sigma,
+        "epsilon_per_hand_over": epsilon_of(delta, sigma),
+        "epsilon": composed(delta, _together([(one["hand_overs"], one["sigma"]) for one in phases]), 1),
+        **({"not_covered": beside} if beside else {}),
+    }
+
+
+def _together(uses: list[tuple[int, float]]) -> float:
+    """The noise multiplier that one use would have, of so many uses with such multipliers; inf where there was none."""
+    total = sum(times / sigma**2 for times, sigma in uses)
+    return math.inf if total == 0 else 1.0 / math.sqrt(total)
 
 
 def _of_weights(method: Method, arguments: dict[str, Any], delta: float, most: int) -> dict[str, Any]:
@@ -75,7 +134,13 @@ def _of_weights(method: Method, arguments: dict[str, Any], delta: float, most: i
     if math.isinf(whole):
         why = f"sigma={sigma:g} is so small that epsilon is above {LARGEST:g}: the noise guarantees nothing of use"
         return {"guarantee": False, "why": why}
-    told = {"guarantee": True, "of": "the weights of one client", "epsilon_per_hand_over": once, "epsilon": whole}
+    told = {
+        "guarantee": True,
+        "of": "the weights of one client",
+        "sigma": sigma,
+        "epsilon_per_hand_over": once,
+        "epsilon": whole,
+    }
     beside = sorted({name for name, _ in method.hooks("report")})
     return {**told, "not_covered": beside} if beside else told
 

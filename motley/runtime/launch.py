@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -321,6 +322,8 @@ def launch_one(
         check_origin(folder, recipe, given)
         if recipe.executor == "auto":
             recipe = load(recipe, {"executor": checkpoint.read(folder / "checkpoint")["executor"]})
+    if recipe.events and folder is None:
+        warnings.warn("events=True leaves nothing without a folder to write events.jsonl to.", stacklevel=2)
     run = Run(_prepared(recipe, given, folder if resume else None), folder, listeners)
     with unwritable_is_told(folder):
         try:

@@ -19,7 +19,7 @@ from motley.core.errors import InputError, TrainingError, UnknownNameError
 from motley.engine.device import precision
 from motley.runtime.diagnostics import Diagnostics, Moment
 from motley.runtime.evaluation import Judged, evaluate, ready_to_judge
-from motley.runtime.own_scores import own_scores
+from motley.runtime.own_scores import Served, own_scores
 from motley.runtime.records import Record
 from motley.runtime.stopping import Rule, parse_stop, reason_to_stop, recorded
 
@@ -117,7 +117,23 @@ class Evaluator(Listener):
                 own = evaluate(e.net, e.problem, run.model, self.validation).scores
                 record.extra |= {f"validation_{name}": value for name, value in own.items()}
             if e.data.own_tests is not None:
-                record.extra |= own_scores(e.net, e.problem, run.model, e.data.own_tests)
+                record.extra |= own_scores(e.net, e.problem, run.model, e.data.own_tests, _served(run))
+
+
+def _served(run: Run) -> Served | None:
+    """The models that clients use themselves; None where all use the server's."""
+    e, kept = run.experiment, getattr(run.carrier, "kept", None)
+    hooks = e.method.hooks("serve")
+    if not hooks or kept is None:
+        return None
+
+    def served(client: int) -> torch.Tensor:
+        model, own = run.model, kept(client) or {}
+        for name, hook in hooks:
+            model = hook(e.net, model, own.get(name))
+        return model
+
+    return served
 
 
 def _not_finite(run: Run, record: Record) -> str:

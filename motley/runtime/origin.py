@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from motley.core.code_digest import code_digest, comparable, text_of
 from motley.core.errors import StateError
 from motley.core.files import write_json
 from motley.core.network import Network
+from motley.core.part import Method
 from motley.data.federated import FederatedData
 from motley.fleet import Fleet
 from motley.runtime.experiment import Given
@@ -26,12 +28,13 @@ from motley.runtime.recipe import WITHOUT_EFFECT, Recipe
 
 FILE = "origin.json"
 ROWS = 1 << 16  # samples whose numbers enter the digest of a data set, at most: the same ones every time
+CODE, RATES = "code of its own", "rate by round"
 WORDS = {"net": "model"}  # as `motley.train` calls them
 
 
 def write_origin(folder: Path, recipe: Recipe, given: Given | None) -> None:
     """Notes with what a run begins."""
-    write_json(folder / FILE, {"recipe": _values(recipe), "given": _described(given or Given())})
+    write_json(folder / FILE, {"recipe": _values(recipe), "given": _described(given or Given(), recipe)})
 
 
 def renew_origin(folder: Path, recipe: Recipe) -> None:
@@ -51,7 +54,7 @@ def check_origin(folder: Path, recipe: Recipe, given: Given | None) -> None:
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError):
         raise StateError(f"{path} is damaged; restore it from a copy, or start the run anew.") from None
     _check_recipe(folder, begun, recipe)
-    _check_given(folder, had, _described(given or Given()))
+    _check_given(folder, had, _described(given or Given(), recipe))
 
 
 def _check_recipe(folder: Path, begun: Mapping[str, Any], recipe: Recipe) -> None:
@@ -60,10 +63,26 @@ def _check_recipe(folder: Path, begun: Mapping[str, Any], recipe: Recipe) -> Non
     if changed:
         told = ", ".join(f"{key} was {_shown(begun.get(key, plain[key]))}, is {_shown(now[key])}" for key in changed)
         before = Recipe(**{key: value for key, value in begun.items() if key in Recipe.model_fields}).identity
+        if _is_as_begun(folder / "recipe.toml", begun, changed):
+            raise StateError(
+                f"The run in {folder} was begun with other settings: {told}. Give the same to go on with it; only when "
+                f"it ends can be changed, motley.resume({str(folder)!r}, rounds=..., ...)."
+            )
         raise StateError(
             f"{folder / 'recipe.toml'} is not the recipe the run was begun with ({before}, now {recipe.identity}): "
             f"{told}. Put it back and resume, or start another run with 'motley run {folder / 'recipe.toml'}'."
         )
+
+
+def _is_as_begun(path: Path, begun: Mapping[str, Any], keys: Iterable[str]) -> bool:
+    """Whether the file says of these keys what it said at first, so that it was not edited."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    plain = _values(Recipe())
+    known = {key: None if value == "none" else value for key, value in content.items()}
+    return all(known.get(key, plain[key]) == begun.get(key, plain[key]) for key in keys)
 
 
 def _check_given(folder: Path, had: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -73,18 +92,30 @@ def _check_given(folder: Path, had: Mapping[str, Any], now: Mapping[str, Any]) -
             f"The run in {folder} was given its {' and '.join(missing)} in Python; give the same again: "
             f"motley.resume({str(folder)!r}, {', '.join(f'{name}=...' for name in missing)})."
         )
-    for name in now:
-        if name not in had:
+    for name, told in now.items():
+        if name in had or name != "lr":  # which was not noted before
+            _check_one(folder, WORDS.get(name, name), had.get(name), told)
+
+
+def _check_one(folder: Path, word: str, had: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
+    if had is None:
+        raise StateError(f"The run in {folder} was begun without a {word} given in Python; leave it out.")
+    for what, value in now.items():
+        if not _same(what, had.get(what), value):
             raise StateError(
-                f"The run in {folder} was begun without a {WORDS.get(name, name)} given in Python; leave it out."
+                f"The {word} given to resume the run in {folder} is not that with which it was begun: {what} was "
+                f"{_shown(had.get(what))}, is {_shown(value)}."
             )
-        for what, value in now[name].items():
-            if value != had[name].get(what):
-                known = _shown(had[name].get(what))
-                raise StateError(
-                    f"The {WORDS.get(name, name)} given to resume the run in {folder} is not that with which it was "
-                    f"begun: {what} was {known}, is {_shown(value)}."
-                )
+
+
+def _same(what: str, had: Any, has: Any) -> bool:
+    """Whether two descriptions are of one thing, as far as can be told."""
+    if what == CODE and (had is None or not comparable(str(had), str(has))):
+        return True  # noted by another version, which says nothing about this one
+    if what == RATES and isinstance(had, list):
+        shorter = min(len(had), len(has))  # a run may have been asked to go on for longer
+        return bool(had[:shorter] == has[:shorter])
+    return bool(had == has)
 
 
 def _shown(value: Any) -> str:
@@ -98,7 +129,7 @@ def _values(recipe: Recipe) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------ what was given
-def _described(given: Given) -> dict[str, dict[str, Any]]:
+def _described(given: Given, recipe: Recipe) -> dict[str, dict[str, Any]]:
     """What can be told of given things without keeping them: names, sizes, a digest of their numbers."""
     found: dict[str, dict[str, Any]] = {}
     if given.data is not None:
@@ -106,14 +137,25 @@ def _described(given: Given) -> dict[str, dict[str, Any]]:
     if given.net is not None:
         found["net"] = _network(given.net)
     if given.method is not None:
-        method = given.method
-        parts = [_text(part) for part in method.parts]
-        found["method"] = {"parts": parts, "protocol": method.protocol, "options": _text(method.options)}
+        found["method"] = _method(given.method)
     if given.fleet is not None:
         found["fleet"] = _fleet(given.fleet)
     if given.problem is not None:
-        found["problem"] = {"name": given.problem.name}
+        found["problem"] = {"name": given.problem.name, **_own_code(given.problem)}
+    if given.lr is not None:
+        found["lr"] = {RATES: list(map(given.lr, range(1, recipe.rounds + 1)))}
     return found
+
+
+def _method(method: Method) -> dict[str, Any]:
+    parts = [text_of(part) for part in method.parts]
+    own = _own_code(*(getattr(part, hook) for part in method.parts for hook in part.filled))
+    return {"parts": parts, "protocol": method.protocol, "options": text_of(method.options), **own}
+
+
+def _own_code(*things: Any) -> dict[str, Any]:
+    digest = code_digest(*things)
+    return {CODE: digest} if digest else {}
 
 
 def _data(data: FederatedData) -> dict[str, Any]:
@@ -141,7 +183,7 @@ def _network(net: Network) -> dict[str, Any]:
         "type": type(net.module).__name__,
         "parameters": net.size,
         "layers": [f"{slot.name} {list(slot.shape)}" for slot in layout.slots],
-        "text": _text(net.module),
+        "text": text_of(net.module),
         "digest of what is not trained": _digest(others),
     }
 
@@ -149,11 +191,6 @@ def _network(net: Network) -> dict[str, Any]:
 def _fleet(fleet: Fleet) -> dict[str, Any]:
     columns = [fleet.flops, fleet.down, fleet.up, fleet.limited]
     return {"clients": fleet.n_clients, "layers": list(fleet.layers), "digest": _digest(columns)}
-
-
-def _text(thing: Any) -> str:
-    """A thing in words, without the places in memory that some tell."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
 
 
 def _digest(arrays: Iterable[Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,33 +19,59 @@ BATCH = 4096
 DIGITS = 6  # of a client's score in the records
 
 
+Served = Callable[[int], Tensor]
+"""The model that a client uses itself: [P]."""
+
+
 @torch.no_grad()
-def outputs_of_all(net: Network, params: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
-    """Outputs and targets of all clients' samples, one client after the other, as these see them."""
+def outputs_of_each(net: Network, problem: Problem, served: Served, data: FederatedData) -> tuple[Tensor, Tensor]:
+    """As `outputs_of_all`, of the models that clients use themselves."""
+    outputs, targets = [], []
+    home = data.dataset.x.device
+    for client, (begin, end) in enumerate(zip(data.partition.offsets[:-1], data.partition.offsets[1:], strict=True)):
+        rows = torch.from_numpy(data.partition.index[begin:end])
+        params = served(client) if len(rows) else None
+        for r in rows.split(BATCH):
+            x, y = data.gather(r.to(home), torch.full_like(r, client).to(home))
+            assert params is not None
+            targets.append(y.to(params.device))
+            outputs.append(problem.kept(net(params, x.to(params.device)).logits, targets[-1]))
+    return torch.cat(outputs), torch.cat(targets)
+
+
+@torch.no_grad()
+def outputs_of_all(net: Network, problem: Problem, params: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
+    """What is kept of outputs, and targets, of all clients' samples, one client after the other, as these see them."""
     owner = torch.from_numpy(np.repeat(np.arange(data.n_clients), data.sizes))
     rows, home = torch.from_numpy(data.partition.index), data.dataset.x.device
     outputs, targets = [], []
     for r, who in zip(rows.split(BATCH), owner.split(BATCH), strict=True):
         x, y = data.gather(r.to(home), who.to(home))
-        outputs.append(net(params, x.to(params.device)).logits)
         targets.append(y.to(params.device))
+        outputs.append(problem.kept(net(params, x.to(params.device)).logits, targets[-1]))
     return torch.cat(outputs), torch.cat(targets)
 
 
-def scores_by_client(net: Network, problem: Problem, params: Tensor, data: FederatedData) -> dict[str, list[float]]:
-    """By score: a value for each client, nan where it has no test sample."""
-    outputs, y = outputs_of_all(net, params, data)
+def scores_by_client(
+    net: Network, problem: Problem, params: Tensor, data: FederatedData, served: Served | None = None
+) -> dict[str, list[float]]:
+    """By score: a value for each client, nan where it has no test sample; ``served``: of models of their own."""
+    outputs, y = (
+        outputs_of_all(net, problem, params, data) if served is None else outputs_of_each(net, problem, served, data)
+    )
     found: dict[str, list[float]] = {}
     for client, (begin, end) in enumerate(zip(data.partition.offsets[:-1], data.partition.offsets[1:], strict=True)):
         if end > begin:
-            for name, value in problem.scores(outputs[begin:end], y[begin:end]).items():
+            for name, value in problem.judge(outputs[begin:end], y[begin:end]).items():
                 found.setdefault(name, [math.nan] * data.n_clients)[client] = float(value)
     return found
 
 
-def own_scores(net: Network, problem: Problem, params: Tensor, data: FederatedData) -> dict[str, Any]:
+def own_scores(
+    net: Network, problem: Problem, params: Tensor, data: FederatedData, served: Served | None = None
+) -> dict[str, Any]:
     """What a round's record tells: means over clients, of the headline also spread and worst decile, and all of it."""
-    by_client = scores_by_client(net, problem, params, data)
+    by_client = scores_by_client(net, problem, params, data, served)
     told: dict[str, Any] = {}
     for name, values in by_client.items():
         known = np.array([value for value in values if math.isfinite(value)])

@@ -16,10 +16,13 @@ from motley.core.errors import InputError, RecipeError, UnknownNameError
 from motley.core.files import write_json
 from motley.runtime import data_phases, gan_phase, generate_phase  # noqa: F401  (they register kinds of phases)
 from motley.runtime.experiment import Given, flat_model, prepare
+from motley.runtime.folders import PREPARATION
+from motley.runtime.guarantee import over_phases
 from motley.runtime.launch import Listening, Result, begin, has_checkpoint, launch_one, read_summary
 from motley.runtime.origin import check_origin
 from motley.runtime.recipe import Recipe, load
 from motley.runtime.records import read_records
+from motley.runtime.saving import write_model
 from motley.runtime.world import PHASES, Phase, World, given_of
 
 __all__ = ["PHASES", "Phase", "TrainPhase", "World", "check_phases", "make_phases", "run_phases"]
@@ -116,11 +119,27 @@ def run_phases(
         summaries[phase.name] = _summary(before, world, place)
     if world.last is None:
         raise InputError("No phase of this recipe trains a model, so there is no result.")
-    summary = {**world.last.summary, "run": None if folder is None else str(folder), "phases": summaries}
-    if folder is not None:
-        write_json(folder / "summary.json", summary)
+    summary = {**world.last.summary, "run": None if folder is None else str(folder), **_over_all(summaries)}
     last = world.last
+    if folder is not None:
+        _leave(folder, last, summary)
     return Result(folder, recipe, last.records, last.params, summary, last.net, last.preparation)
+
+
+def _leave(folder: Path, last: Result, summary: dict[str, Any]) -> None:
+    """What a plain run leaves at its end, too: the model of the last phase that trained, and the summary."""
+    assert last.net is not None
+    if last.preparation is not None:
+        write_json(folder / PREPARATION, last.preparation.as_dict())
+    write_model(folder / "model.safetensors", last.net, last.model, last.preparation)
+    write_json(folder / "summary.json", summary)
+
+
+def _over_all(summaries: dict[str, Any]) -> dict[str, Any]:
+    """What holds for all phases together; the rest of a summary is the last phase's."""
+    traffic = {name: sum(one.get(name, 0) for one in summaries.values()) for name in ("bytes_up", "bytes_down")}
+    private = over_phases(summaries)
+    return {**traffic, **({} if private is None else {"privacy": private}), "phases": summaries}
 
 
 def _phases(recipe: Recipe, folder: Path | None, given: Given | None, resume: bool) -> list[Phase]:

@@ -60,6 +60,7 @@ class Recipe(BaseModel):
     model: str = Field("mlp", description="model, such as mlp(hidden=[64]) or cnn_rebafl")
     problem: str = Field("classification", description="what is learned: classification, regression(error=huber), ...")
     initial: str | None = Field(None, description="start from the model of another run: its directory, or a phase")
+    pretrained: str | None = Field(None, description="a file with weights for all of the module, also what is frozen")
     public: str | None = Field(None, description="samples the server holds, such as held(fraction=0.02)")
 
     method: str = Field("fedavg", description="methods and parts, joined by '+'")

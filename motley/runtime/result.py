@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from motley.core.errors import StateError
 from motley.core.network import Network
+from motley.core.stand_in import tensor_of
 from motley.data.preparation import Preparation
 from motley.runtime.checkpoint import flat_sha256
 from motley.runtime.diagnostics import stability
@@ -75,7 +76,7 @@ def module_with(net: Network, params: Tensor) -> nn.Module:
     """A copy of a network's module with these weights [P]."""
     module = copy.deepcopy(net.module)
     for name, value in net.layout.unflatten(params.detach().cpu()).items():
-        module.get_parameter(name).copy_(value)
+        tensor_of(module, name).copy_(value)
     return module
 
 

@@ -45,7 +45,10 @@ def save_as(path: str | Path, net: Network, module: nn.Module, preparation: Prep
         raise InputError(
             f"Models are saved as safetensors, so '{place.name}' must end in {SUFFIX}; other forms: motley.export."
         )
-    write_model(place, net, module, preparation)
+    try:
+        write_model(place, net, module, preparation)
+    except OSError as error:
+        raise StateError(f"The model cannot be written to {place}: {error.strerror or error}.") from None
     return place
 
 

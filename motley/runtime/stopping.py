@@ -100,8 +100,19 @@ def check_stop(text: str, problem: Problem, validates: bool, measures: bool) -> 
     if validates:
         known |= {f"validation_{name}" for name in problem.goals}
     for rule in parse_stop(text, problem):
+        _refuse_beyond(rule, text, problem)
         if rule.score not in known and problem.names_its_scores and not measures:
             raise UnknownNameError("recorded score", rule.score, known)
+
+
+def _refuse_beyond(rule: Rule, text: str, problem: Problem) -> None:
+    """A fraction never comes above 1: who writes 90 means percent."""
+    plain = rule.score.removeprefix("validation_").removeprefix("own_")
+    if isinstance(rule, Target) and rule.better > 0 and rule.bound > 1 and plain in problem.fractions:
+        raise RecipeError(
+            f"stop='{text}' can never hold, since {rule.score} lies between 0 and 1; write {rule.score}>="
+            f"{rule.bound / 100:g} for {rule.bound:g} %."
+        )
 
 
 def recorded(records: Sequence[Record], name: str) -> list[float]:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from motley.client.problems import make_problem
-from motley.core.errors import DataError, InputError, RecipeError, UnknownNameError
+from motley.core.errors import DataError, InputError, MotleyError, RecipeError, UnknownNameError
 from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import PARTS, Composable, Method, Part, compose
@@ -101,8 +101,22 @@ def train(
 
 
 def _rate(lr: Any) -> Callable[[int], float] | None:
-    """A learning rate that was given as a function."""
-    return lr if callable(lr) else None
+    """A learning rate that was given as a function, whose mistakes are told in a sentence."""
+    if not callable(lr):
+        return None
+
+    def checked(number: int) -> float:
+        try:
+            return float(lr(number))
+        except MotleyError:
+            raise
+        except Exception as error:
+            raise RecipeError(
+                f"The function given as lr failed in round {number} ({type(error).__name__}: {error}); it takes the "
+                "number of a round, from 1, and returns a number."
+            ) from error
+
+    return checked
 
 
 def _check_given(settings: Mapping[str, Any]) -> None:
@@ -135,11 +149,8 @@ def given_again(
     **others: Any,
 ) -> Given:
     """What a run is given when it goes on, in the forms of `train`; ``others`` are fields of `Given`."""
-    for factory in parts:
-        name = getattr(factory, "__name__", str(factory))
-        if name not in PARTS:
-            raise InputError(f"'{name}' is no factory of parts: decorate it with @part, and give the function itself.")
-    others = {key: _unless_named(value) for key, value in others.items()}
+    _check_parts(parts)
+    others = {key: _rate(value) if key == "lr" else _unless_named(value) for key, value in others.items()}
     for key in others:
         if key not in Given._fields:
             raise UnknownNameError("thing that a run can be given", key, ["model", "test", "parts", *Given._fields])
@@ -152,6 +163,13 @@ def given_again(
     if method is not None:
         others["method"] = _method(method)
     return Given(**others)
+
+
+def _check_parts(parts: Sequence[Any]) -> None:
+    for factory in parts:
+        name = getattr(factory, "__name__", str(factory))
+        if name not in PARTS:
+            raise InputError(f"'{name}' is no factory of parts: decorate it with @part, and give the function itself.")
 
 
 def _is_divided(data: Any) -> bool:
@@ -233,9 +251,22 @@ def as_federated(
     if isinstance(data, FederatedData):
         return data, None
     if by_client:
-        return _from_homes(data, test, problem), None
-    dataset, public = server_samples(recipe, _dataset(data, {} if test is None else {"test": test}, problem))
+        homes = _from_homes(data, test, problem)
+        _check_kinds(homes.dataset, problem)
+        return homes, None
+    whole = _dataset(data, {} if test is None else {"test": test}, problem)
+    _check_kinds(whole, problem)
+    dataset, public = server_samples(recipe, whole)
     return share_out(recipe, dataset, None if lists is None else from_lists(lists, len(dataset))), public
+
+
+def _check_kinds(dataset: Dataset, problem: Problem) -> None:
+    """Refuses classes where there is one: any model would be right about it, and have learned nothing."""
+    if problem.classes and dataset.n_classes == 1:
+        raise DataError(
+            "All labels are 0, so there is one class and nothing to learn; where numbers are to be learned, say "
+            "problem='regression'."
+        )
 
 
 def _from_homes(data: list[Any], test: Any, problem: Problem) -> FederatedData:
@@ -245,10 +276,11 @@ def _from_homes(data: list[Any], test: Any, problem: Problem) -> FederatedData:
             "Data given client by client need a test set: test=(x, y), a data set, or a list with one for each client."
         )
     if not isinstance(test, list):
-        return from_clients(data, test, classes=problem.classes)
+        return from_clients(data, test, classes=problem.classes, kind=problem.inputs)
     pairs = [items(one) for one in test]
     x, y = (torch.cat([as_tensor(pair[i], "test samples") for pair in pairs]) for i in (0, 1))
-    return with_tests(from_clients(data, (x, y), classes=problem.classes), [len(pair[1]) for pair in pairs])
+    whole = from_clients(data, (x, y), classes=problem.classes, kind=problem.inputs)
+    return with_tests(whole, [len(pair[1]) for pair in pairs])
 
 
 def _check_lists(data: Any, test: Any, recipe: Recipe, by_client: bool) -> None:
@@ -268,10 +300,11 @@ def _dataset(data: Any, test: dict[str, Any], problem: Problem) -> Dataset:
         return data
     if isinstance(data, str):
         return load_dataset(data)
+    told = {**test, "classes": problem.classes, "kind": problem.inputs}
     if isinstance(data, TorchDataset):
-        return from_torch(data, **test, classes=problem.classes)
+        return from_torch(data, **told)
     if isinstance(data, tuple) and len(data) == 2 and not isinstance(data[0], TorchDataset):
-        return from_arrays(*data, **test, classes=problem.classes)
+        return from_arrays(*data, **told)
     raise DataError(
         f"Data of type {type(data).__name__} cannot be used: give a pair (x, y), a torch data set, a list of one "
         "such per client, or the name of a data set."

@@ -53,10 +53,12 @@ class Trip:
         """Whether its time can be told, even where that depends on what training gives."""
         return self.finish is not None or self.done is not None or self.silent
 
-    @property
-    def work(self) -> Work:
-        trained = None if self.done is None else self.done.report.trained
-        return Work(self.task, self.spent, self.fate.delay, trained)
+    def work(self, costs: Costs) -> Work:
+        """What the device does; of a task that is trained already, what really came of it."""
+        if self.done is None:
+            return Work(self.task, self.spent, self.fate.delay)
+        report = self.done.report
+        return Work(self.task, self.spent, self.fate.delay, report.trained, costs.upload_bytes(self.task, report))
 
     def to_tree(self) -> Tree:
         affordable, lost, delay, rounds = self.fate
@@ -152,6 +154,10 @@ class VirtualCarrier(Place):
         table = self.site.data.labels
         return torch.from_numpy(table.astype(np.float32)) if table.size else None
 
+    def kept(self, client: int) -> Kept | None:
+        """What the parts keep on a client; None where it has not taken part yet."""
+        return self.store.get(client)
+
     # ------------------------------------------------------------------ tasks
     def send(self, assignments: Sequence[Assignment]) -> int:
         ids, number = [a.client for a in assignments], assignments[0].round
@@ -173,7 +179,7 @@ class VirtualCarrier(Place):
         if not self.costs.known:
             trips = [trip for trip in trips if trip.foreseen]
         new = [trip for trip in trips if trip.finish is None]
-        for trip, seconds in zip(new, self.costs.seconds([trip.work for trip in new]), strict=True):
+        for trip, seconds in zip(new, self.costs.seconds([trip.work(self.costs) for trip in new]), strict=True):
             trip.finish = trip.given_at + seconds
         for trip in trips:
             assert trip.finish is not None

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from motley.core.code_digest import is_own
 from motley.core.errors import TrainingError
+from motley.core.part import Method
 from motley.core.stacking import stack_rows
 from motley.core.tasks import Update
 
@@ -20,8 +22,9 @@ class FiniteCheck:
     Otherwise all are taken, and the round is refused when it ends, which costs no time of its own.
     """
 
-    def __init__(self, drop: bool) -> None:
+    def __init__(self, drop: bool, method: Method | None = None) -> None:
         self.drop = drop
+        self._hooks = [] if method is None else _own_hooks(method)
         self._open: list[tuple[Sequence[Update], Tensor]] = []  # updates, and which of them are finite: [K]
 
     def sound(self, updates: Sequence[Update]) -> list[Update]:
@@ -43,8 +46,12 @@ class FiniteCheck:
                 if not ok:
                     raise TrainingError(
                         f"The update of client {update.client} in round {update.round} is not finite (NaN or "
-                        "infinite); lower the learning rate, or drop such updates with on_bad_update=drop."
+                        f"infinite); lower the learning rate{self._look()}, or drop such updates with "
+                        "on_bad_update=drop."
                     )
+
+    def _look(self) -> str:
+        return f", see what {' and '.join(self._hooks)} return" if self._hooks else ""
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
@@ -54,6 +61,15 @@ class FiniteCheck:
         except Exception:
             self.settle()
             raise
+
+
+INSIDE = ("begin", "view", "logits", "penalty", "gradient", "epoch", "report", "encode")
+
+
+def _own_hooks(method: Method) -> list[str]:
+    """Hooks that are not this package's and have a say in what a client sends, in words."""
+    found = ((hook, name, function) for hook in INSIDE for name, function in method.hooks(hook))
+    return [f"the hook '{hook}' of the part '{name}'" for hook, name, function in found if is_own(function)]
 
 
 def _numbers(update: Update) -> Tensor:

@@ -25,7 +25,7 @@ from motley.core.types import Plan, Pool, Round, Setting, Tree, Updates
 from motley.server.finite_check import FiniteCheck
 from motley.server.method_server import MethodServer
 from motley.server.tally import Tally, stacked
-from motley.server.task_book import Task, TaskBook
+from motley.server.task_book import BookedTask, TaskBook
 
 
 class Pace(NamedTuple):
@@ -59,7 +59,7 @@ class Ledger:
         self._choices = 0  # selections made in this round
         self._again: Counter[int] = Counter()  # tasks of each client in this round
         self._unsettled: dict[str, None] = {}  # taken in this round, neither accepted nor refused
-        self._check = FiniteCheck(drop=pace.on_bad_update == "drop")
+        self._check = FiniteCheck(pace.on_bad_update == "drop", self.server.method)
         self._sizes = torch.ones(setting.n_clients) if setting.n is None else setting.n.cpu()
 
     @property
@@ -127,7 +127,7 @@ class Ledger:
         limited: NDArray[Any],
         now: float,
         keep: bool = False,
-    ) -> list[Task]:
+    ) -> list[BookedTask]:
         """Tasks for some clients, with the global model or with one of their own; ``limited`` [K] as devices told.
 
         keep: the new models stay with their clients.

@@ -31,7 +31,7 @@ class MethodServer:
         self.state: dict[str, Tree] = {name: hook(setting) for name, hook in method.hooks("init")}
         self._asked = [p for p in method.parts if p.dials and any(HOOKS[h].place == "client" for h in p.filled)]
         self._numbers: tuple[int, Dials] = (0, {})
-        self._open: list[tuple[str, str, Tensor]] = []  # part, what it must be, whether it is: looked at later
+        self._open: list[tuple[str, str, str, Tensor]] = []  # part, hook, what it must give, whether: looked at later
 
     def select(self, rnd: Round, pool: Pool) -> list[int]:
         """Who trains: ids in the order in which they will be dispatched."""
@@ -84,8 +84,14 @@ class MethodServer:
         """What arrived, as a change of the flat vector."""
         payload = self.method.decode(payload)
         if not isinstance(payload, Tensor) or payload.shape != (self.net.size,):
-            got = tuple(payload.shape) if isinstance(payload, Tensor) else type(payload).__name__
-            raise InputError(f"An update has the shape {got}; this model's is ({self.net.size},).")
+            got = f"a {type(payload).__name__}"
+            if isinstance(payload, Tensor):
+                got = f"a tensor of shape {tuple(payload.shape)}"
+            coders = [name for hook in ("encode", "decode") for name, _ in self.method.hooks(hook)]
+            whose = (
+                f", as the hooks 'encode' and 'decode' of {', '.join(dict.fromkeys(coders))} left it," if coders else ""
+            )
+            raise InputError(f"An update{whose} is {got}; this model's has the shape ({self.net.size},).")
         return payload
 
     def observe(self, rnd: Round, updates: Updates) -> None:
@@ -105,15 +111,18 @@ class MethodServer:
         for name, hook in self.method.hooks("merge"):
             new = hook(self.state.get(name), self._round(name, rnd), params, updates.seen_by(name), weights)
             _check_model(name, "merge", new, params)
+            self._expect_finite(name, "merge", params, new)
+        merged = new
         for name, hook in self.method.hooks("step"):
             made = hook(self.state.get(name), self._round(name, rnd), params, new, updates.seen_by(name))
             if not isinstance(made, tuple) or len(made) != 2:
                 raise _wrong(name, "step", made, "a pair: the model and the part's state")
+            _check_model(name, "step", made[0], params)
+            self._expect_finite(name, "step", new, made[0])
             new, state = made
-            _check_model(name, "step", new, params)
             if state is not None:
                 self.state[name] = state
-        return new
+        return self.net.layout.with_statistics(new, merged)  # running statistics are merged, and no step moves them
 
     def _weights(self, rnd: Round, updates: Updates) -> Tensor:
         weights = updates.n
@@ -122,16 +131,21 @@ class MethodServer:
             if not isinstance(own, Tensor) or own.shape != (len(updates),):
                 raise _wrong(name, "weigh", own, f"a tensor of shape ({len(updates)},), one weight per update")
             fine = torch.isfinite(own).all() & (own >= 0).all() & (own.sum() > 0)
-            self._open.append((name, "weights that are finite, not below 0, and not all 0", fine))
+            self._open.append((name, "weigh", "weights that are finite, not below 0, and not all 0", fine))
             weights = weights * own
         return weights
 
     def settle(self) -> None:
-        """Stops with a sentence where weights of this round were no weights; the host waits for them only here."""
+        """Stops with a sentence where a hook of this round gave no numbers; the host waits for them only here."""
         waiting, self._open = self._open, []
-        for name, wanted, fine in waiting:
+        for name, hook, wanted, fine in waiting:
             if not bool(fine):
-                raise HookError(f"The hook 'weigh' of the part '{name}' must return {wanted}; it did not.")
+                raise HookError(f"The hook '{hook}' of the part '{name}' must return {wanted}; it did not.")
+
+    def _expect_finite(self, part: str, hook: str, before: Tensor, new: Tensor) -> None:
+        """Asks later whether a hook gave numbers, where it was given some."""
+        fine = ~torch.isfinite(before).all() | torch.isfinite(new).all()
+        self._open.append((part, hook, "a model of finite numbers", fine))
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.state = dict(state)

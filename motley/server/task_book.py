@@ -14,7 +14,7 @@ from motley.core.types import Outcomes, Tree
 from motley.server.tally import Tally
 
 
-class Task:
+class BookedTask:
     """A task that was given and not yet taken, lost or given up."""
 
     __slots__ = ("arrived_at", "assignment", "given_at", "held", "number", "status", "update", "why")
@@ -57,21 +57,21 @@ class Tasks:
     """Tasks in the order in which they came; one is found and removed at once, however many there are."""
 
     def __init__(self) -> None:
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, BookedTask] = {}
 
-    def add(self, task: Task) -> None:
+    def add(self, task: BookedTask) -> None:
         self._tasks[task.id] = task
 
-    def remove(self, task: Task) -> None:
+    def remove(self, task: BookedTask) -> None:
         self._tasks.pop(task.id, None)
 
-    def get(self, task_id: str) -> Task | None:
+    def get(self, task_id: str) -> BookedTask | None:
         return self._tasks.get(task_id)
 
-    def __contains__(self, task: Task) -> bool:
+    def __contains__(self, task: BookedTask) -> bool:
         return self._tasks.get(task.id) is task
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[BookedTask]:
         return iter(self._tasks.values())
 
     def __len__(self) -> int:
@@ -104,14 +104,14 @@ class TaskBook:
         """That of the next task."""
         return self._given
 
-    def give(self, assignment: Assignment, now: float) -> Task:
-        task = Task(assignment, self._given, now)
+    def give(self, assignment: Assignment, now: float) -> BookedTask:
+        task = BookedTask(assignment, self._given, now)
         self.open.add(task)
         self._given += 1
         self.tell("dispatch", assignment, now)
         return task
 
-    def deliver(self, delivery: Delivery, now: float) -> Task | None:
+    def deliver(self, delivery: Delivery, now: float) -> BookedTask | None:
         """Takes note of what became of a task; None where nobody waits for it any more."""
         task = self.open.get(delivery.id)
         if task is None or task.update is not None:
@@ -131,7 +131,7 @@ class TaskBook:
             self.tell("arrive", task.assignment, now, task.update, delivery.bytes_up)
         return task
 
-    def _arrive(self, task: Task, report: Report, now: float) -> None:
+    def _arrive(self, task: BookedTask, report: Report, now: float) -> None:
         a = task.assignment
         delta, held = self._change(a, report)
         task.update = Update(
@@ -164,14 +164,14 @@ class TaskBook:
             return delta, None
         return delta[:0], Weights(a.start.value + delta, holder=a.client)
 
-    def take(self, tasks: Sequence[Task] | None = None, at_most: int | None = None) -> list[Update]:
+    def take(self, tasks: Sequence[BookedTask] | None = None, at_most: int | None = None) -> list[Update]:
         """What has arrived (of these), in order of arrival; the rest stays."""
         wanted = None if tasks is None else {task.id for task in tasks}
         ready = [task for task in self.inbox if wanted is None or task.id in wanted]
         ready.sort(key=lambda task: (task.arrived_at, task.number))
         return [self.take_one(task) for task in ready[:at_most]]
 
-    def take_one(self, task: Task) -> Update:
+    def take_one(self, task: BookedTask) -> Update:
         """The update of a task that has arrived."""
         update = task.update
         assert update is not None
@@ -184,7 +184,7 @@ class TaskBook:
             self.tally.losses.append((update.loss, update.n))
         return update
 
-    def give_up(self, tasks: Iterable[Task], now: float) -> list[str]:
+    def give_up(self, tasks: Iterable[BookedTask], now: float) -> list[str]:
         """Waits no longer for these; ids of those it had waited for."""
         ids = []
         for task in tasks:
@@ -198,7 +198,7 @@ class TaskBook:
                 ids.append(task.id)
         return ids
 
-    def _end(self, task: Task, update: Update | None) -> None:
+    def _end(self, task: BookedTask, update: Update | None) -> None:
         done, reached = (update.epochs, update.reached) if update is not None else (0.0, 0.0)
         self._ended.append(Ended(task.assignment, reached, done, update is not None))
         self.tally.concluded += 1
@@ -259,7 +259,7 @@ class TaskBook:
             self.inbox.add(task)
 
 
-def _written(task: Task) -> Tree:
+def _written(task: BookedTask) -> Tree:
     return {
         "assignment": task.assignment.to_tree(),
         "number": task.number,
@@ -271,10 +271,10 @@ def _written(task: Task) -> Tree:
     }
 
 
-def _read(row: Tree, model: Callable[[Content], Weights]) -> Task:
+def _read(row: Tree, model: Callable[[Content], Weights]) -> BookedTask:
     start = row["assignment"]["start"]
     start = model(start) if isinstance(start, Content) else Weights.from_tree(start)
-    task = Task(Assignment.from_tree(row["assignment"])._replace(start=start), row["number"], row["given_at"])
+    task = BookedTask(Assignment.from_tree(row["assignment"])._replace(start=start), row["number"], row["given_at"])
     task.status, task.held, task.arrived_at = row["status"], row["held"], row["arrived_at"]
     task.update = None if row["update"] is None else Update.from_tree(row["update"], start)
     return task

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import motley
-from motley.core.errors import HookError
+from motley.core.errors import HookError, InputError, TrainingError
 from motley.core.part import Part, compose
 from motley.methods import make_method
 
@@ -40,6 +40,8 @@ SERVER: list[tuple[str, Any, str]] = [
     ("plan", lambda s, rnd, ids, plan: plan._replace(lr=-plan.lr), "learning rates that are finite and not below 0"),
     ("merge", lambda s, rnd, params, updates, weights: params[:-1], r"it must return a model of shape \(610,\)"),
     ("merge", lambda s, rnd, params, updates, weights: params.double(), r"a model of shape \(610,\) \(float32\)"),
+    ("merge", lambda s, rnd, params, updates, weights: params / 0, "a model of finite numbers; it did not"),
+    ("step", lambda s, rnd, old, new, updates: (new * float("nan"), None), "a model of finite numbers; it did not"),
     ("step", lambda s, rnd, old, new, updates: new, "it must return a pair: the model and the part's state"),
 ]
 
@@ -61,3 +63,33 @@ def test_client_hooks(hook: str, function: Any, words: str, executor: str) -> No
 @pytest.mark.parametrize(("hook", "function", "words"), SERVER)
 def test_server_hooks(hook: str, function: Any, words: str) -> None:
     refused(hook, function, words, "loop")
+
+
+def _train(**hooks: Any) -> None:
+    method = compose(make_method("fedavg"), Part("mine", **hooks))
+    motley.train("mlp(hidden=[8])", "digits", method=method, rounds=1, clients=4, cohort=2, executor="loop")
+
+
+@pytest.mark.parametrize("sent", [None, torch.zeros(3), {"what": 1}])
+def test_what_is_encoded_must_be_a_change_of_the_model(sent: Any) -> None:
+    def wrong(c: Any, me: Any, payload: Any) -> Any:
+        return sent
+
+    with pytest.raises(InputError, match=r"as the hooks 'encode' and 'decode' of mine left it, is a .*\(610,\)"):
+        _train(encode=wrong)
+
+
+@pytest.mark.parametrize(
+    ("hook", "function"),
+    [
+        ("penalty", lambda c, me, batch, out: out.logits.sum() * float("nan")),
+        ("gradient", lambda c, me, grad: grad / 0),
+        ("encode", lambda c, me, payload: payload * float("nan")),
+    ],
+)
+def test_numbers_that_are_none_are_blamed_on_who_may_have_made_them(hook: str, function: Any) -> None:
+    with pytest.raises(TrainingError, match=f"see what the hook '{hook}' of the part 'mine' return"):
+        _train(**{hook: function})
+    with pytest.raises(TrainingError) as caught:
+        motley.train("mlp(hidden=[8])", "digits", lr=1e30, rounds=2, clients=4, cohort=2, executor="loop")
+    assert "hook" not in str(caught.value)

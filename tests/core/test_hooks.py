@@ -43,7 +43,7 @@ def test_every_hook_has_a_type_and_a_part_is_annotated_with_it() -> None:
 
 
 def test_client_hooks_see_their_own_things_and_server_hooks_the_round() -> None:
-    told = {"net", "cost", "facts", "bill", "start"}
+    told = {"net", "cost", "facts", "bill", "start", "module", "key", "model", "mine"}
     for name, rule in HOOKS.items():
         if rule.place == "client":
             assert rule.arguments[:2] == ("c", "me") or set(rule.arguments) <= told, name

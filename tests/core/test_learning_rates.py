@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 import motley
-from motley.core.errors import InputError, RecipeError
+from motley.core.errors import InputError, RecipeError, StateError
 from motley.core.learning_rates import LearningRate, factors, needs_the_end
 from motley.runtime.experiment import prepare
 from motley.runtime.recipe import load
@@ -59,7 +59,7 @@ def test_any_function_of_the_round(tmp_path: Path) -> None:
     assert found.summary["model_sha256"] != same.summary["model_sha256"]
     one = motley.train(**{**asked, "rounds": 1}, lr=rate).summary["model_sha256"]
     assert one == motley.train(**{**asked, "rounds": 1}, lr=0.3).summary["model_sha256"]
-    with pytest.raises(RecipeError, match=r"give it again: motley\.resume"):
+    with pytest.raises(StateError, match=r"given its lr in Python; give the same again: motley\.resume"):
         motley.resume(tmp_path / "run", data=prepare_data(data), net=motley.Network(nn.Linear(9, 4)))
 
 

@@ -102,11 +102,7 @@ def test_a_network_survives_pickling() -> None:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), "'1' keeps running statistics"),
-        (nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.2), nn.Linear(3, 2)), "'1' drops units at random"),
-        (nn.LSTM(4, 3, num_layers=2, dropout=0.1), "drops units at random"),
         (nn.Flatten(), "has no parameters"),
-        (nn.Conv2d(1, 1, 3), "has no nn.Linear layer"),
     ],
 )
 def test_what_cannot_be_trained_client_by_client_is_refused(module: nn.Module, message: str) -> None:
@@ -141,9 +137,27 @@ class Unused(nn.Module):
         return out
 
 
-def test_a_head_that_is_not_used_is_told() -> None:
-    net = Network(Unused())
+def test_a_head_that_is_named_but_not_used_is_told() -> None:
+    net = Network(Unused(), head="idle")
     with pytest.raises(DataError, match="does not use its layer 'idle'"):
         net(net.initial(), X)
     right = Network(Unused(), head="used")
     assert torch.equal(right(right.initial(), X).features, X)
+
+
+def test_a_last_linear_layer_that_is_none_is_not_taken_for_the_head() -> None:
+    net = Network(Unused())
+    assert torch.equal(net.look(X).logits, net.module.used(X))  # type: ignore[operator]
+    assert net.head is None
+    assert not net.offers
+    assert not net.classifier_layers
+
+
+def test_models_without_a_linear_layer_are_fine() -> None:
+    net = Network(nn.Sequential(nn.Conv1d(1, 2, 4), nn.Flatten()))
+    assert net(net.initial(), X[:, None]).logits.shape == (6, 2)
+    assert net.head is None
+    assert net.offers == frozenset()
+    for ask in (lambda: net.head_layer, lambda: net.n_features, lambda: net.n_classes):
+        with pytest.raises(DataError, match="last"):
+            ask()

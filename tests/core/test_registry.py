@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from motley.core.errors import InputError, MotleyError, UnknownNameError
+from motley.core.part import Method, Part, compose
 from motley.core.registry import Call, Registry, parse
 from motley.core.schedule import Exponential, Linear, value_at
 from motley.extend import (
@@ -26,6 +27,7 @@ from motley.extend import (
     PROTOCOLS,
     PUBLIC,
 )
+from motley.methods import make_method
 
 
 @pytest.mark.parametrize(
@@ -146,3 +148,19 @@ def test_schedules() -> None:
     assert value_at(ramp, 1) == pytest.approx(0.3)
     assert value_at(lambda t: t * t, 5) == 25.0
     assert pickle.loads(pickle.dumps(ramp)) == ramp
+
+
+def test_a_part_cannot_hide_behind_a_method() -> None:
+    """Both stand in the short forms of methods, where the method would be found first."""
+
+    def scaffold() -> Part:
+        return Part()
+
+    def proximal() -> Method:
+        return compose(Part(name="mine"))
+
+    with pytest.raises(InputError, match="There is a method named 'scaffold' already"):
+        PARTS.add()(scaffold)
+    with pytest.raises(InputError, match="There is a part named 'proximal' already"):
+        METHODS.add()(proximal)
+    assert make_method("scaffold").parts

@@ -126,6 +126,18 @@ def test_a_home_without_samples_is_a_client_too() -> None:
     assert result.records[0].participants == 2
 
 
+@pytest.mark.parametrize("homes", [False, True])
+def test_the_first_client_may_be_the_empty_one(homes: bool) -> None:
+    """Also where a few steps are timed to choose an executor."""
+    x, y = torch.randn(20, 9), torch.arange(20) % 4
+    lists: list[list[int]] = [[], list(range(20))]
+    divided = [(x[:0], y[:0]), (x, y)]
+    more: dict[str, Any] = {"empty_clients": "allow", "rounds": 1, "cohort": 2, "test": (x, y), "executor": "auto"}
+    how: dict[str, Any] = {"data": divided} if homes else {"data": (x, y), "partition": lists}
+    result = motley.train(nn.Linear(9, 4), **how, **more)
+    assert result.records[0].participants == 1
+
+
 # ------------------------------------------------------------------------------------------ clients' own test samples
 
 

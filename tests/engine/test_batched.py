@@ -34,7 +34,14 @@ from tests.engine.work import LANES, OnCpu, batched, by_loop, gap, reports, task
 METHODS = ("fedavg", "fedprox(mu=1.0)", "scaffold", "rebafl", "fes", "fedbabu")
 
 
-OPTIMIZERS = ("sgd", "sgd(momentum=0.9, weight_decay=0.01)", "adam")
+OPTIMIZERS = (
+    "sgd",
+    "sgd(momentum=0.9, weight_decay=0.01)",
+    "adam",
+    "adamw(weight_decay=0.1)",
+    "rmsprop(momentum=0.5)",
+    "adagrad",
+)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -69,14 +70,33 @@ def test_attention_is_trained_as_one_computation() -> None:
     assert not torch.allclose(together.params, motley.Network(seeded(Attending)).initial(), atol=1e-2)
 
 
-@pytest.mark.parametrize(("kind", "why"), [(Recurrent, "no rule by which aten::.* works"), (Asking, r"\.item\(\)")])
-def test_what_torch_cannot_map_is_refused_at_once(kind: type[nn.Module], why: str) -> None:
+class Turning(Asking):
+    """Asks whether, without a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.out(x)
+        return z if x.sum() > 0 else 2 * z
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Recurrent, "no rule by which aten::.* works"),
+        (Asking, r"\.item\(\)"),
+        (Turning, "data-dependent control flow"),
+    ],
+)
+def test_what_torch_cannot_map_is_trained_one_by_one(kind: type[nn.Module], why: str) -> None:
     begun = time.monotonic()
-    with pytest.raises(InputError, match=why) as caught:
-        train(seeded(kind), "batched")
-    assert "executor=loop" in str(caught.value)
-    assert "\n" not in str(caught.value)
+    with pytest.warns(UserWarning, match=why) as caught:
+        found = train(seeded(kind), "batched")
+    told = str(caught.list[0].message)
+    assert "cannot train this model" in told
+    assert "This run takes executor=loop" in told
+    assert "\n" not in told
     assert time.monotonic() - begun < 30
+    assert found.summary["executor"] == "loop"
+    assert torch.equal(found.params, train(seeded(kind), "loop").params)
     assert train(seeded(kind), "auto").summary["executor"] == "loop"
 
 
@@ -91,5 +111,23 @@ def test_a_gpu_does_not_get_them_unasked(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_trace_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapping, "LONGEST", 20)
-    with pytest.raises(InputError, match="more than 20 operations"):
-        train(seeded(Attending), "batched")
+    with pytest.warns(UserWarning, match="more than 20 operations"):
+        assert train(seeded(Attending), "batched").summary["executor"] == "loop"
+
+
+def test_any_optimizer_of_torch_trains_one_by_one() -> None:
+    def result(optimizer: str, executor: str) -> motley.Result:
+        settings: dict[str, Any] = {"clients": 4, "cohort": 2, "rounds": 2, "lr": 0.01, "executor": executor}
+        return motley.run("digits", model="mlp(hidden=[8])", optimizer=optimizer, **settings)
+
+    by_torch, ours = (
+        result("torch_optim(name='AdamW', weight_decay=0.1)", "loop"),
+        result("adamw(weight_decay=0.1)", "loop"),
+    )
+    assert torch.allclose(by_torch.params, ours.params, atol=1e-4)
+    with pytest.warns(UserWarning, match=r"cannot train with the optimizer torch_optim\(name='NAdam'\)"):
+        assert result("torch_optim(name='NAdam')", "batched").summary["executor"] == "loop"
+    with pytest.raises(InputError, match=r"There is no optimizer in torch.optim named 'AdamX'; did you mean 'Adam"):
+        result("torch_optim(name='AdamX')", "loop")
+    with pytest.raises(InputError, match=r"cannot be made: .*'speed'"):
+        result("torch_optim(name='NAdam', speed=3)", "loop")

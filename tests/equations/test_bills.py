@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from motley.client.problems import make_problem
 from motley.core.bill import Bill, Cost
+from motley.core.keys import Key
 from motley.core.network import Network
 from motley.core.part import Part, compose
 from motley.core.types import Client, Facts, Mine, Round, Tree
 from motley.methods import make_method
 from motley.nets.cost import flops
+from motley.nets.zoo import build
 from motley.runtime.assembly import setting_of
 from motley.runtime.costs import Costs, Work
 from motley.runtime.experiment import Experiment
@@ -109,6 +113,18 @@ def test_the_clock_of_a_run_follows_the_bill(method: str, operations: float, dow
     assert record.virtual_time == pytest.approx(seconds(operations, record.bytes_down, record.bytes_up))
 
 
+def test_turns_of_two_players() -> None:
+    """A generator of 3 x 8 and 8 x 9, a critic of 9 x 8 and 8 x 1: 192 and 160 operations forward for a sample.
+
+    Two turns of the critic take 2 (192 + 12 * 160), the generator's one 3 * 192 + 2 * 160.
+    """
+    net = build("gan_mlp(latent=3, hidden=[8], conditional=false)", (9,), 4, 0, Key.root(0))
+    e = experiment("fedavg", net=net, problem=make_problem("wgan_gp(critic_steps=2)"))
+    step = (2 * (192 + 12 * 160) + 3 * 192 + 2 * 160) / 3
+    size = 4 * net.size
+    assert foretold(e) == pytest.approx(seconds(EPOCHS * SAMPLES * step, size, size))
+
+
 # ------------------------------------------------------------------------------------- a bill of one's own
 
 
@@ -163,3 +179,19 @@ def test_what_is_encoded_counts_as_it_is_sent() -> None:
     result = tiny.run(small, fleet=tiny.uneven_fleet().with_(fortune=()), rounds=1, cohort=4)
     assert result.records[0].bytes_up == 4 * 119 * 2
     assert result.records[0].bytes_down == 4 * SIZE
+
+
+def test_what_is_encoded_takes_as_long_as_it_is_sent() -> None:
+    """On slow links and quick devices: whole weights down, a tenth of them up, with an index each."""
+    links = tiny.uneven_fleet().with_(fortune=())
+    slow = links.with_(up=np.full(links.n_clients, 1e3), down=np.full(links.n_clients, 1e9))
+    seconds = {
+        name: tiny.run(make_method(name), fleet=slow, rounds=1, cohort=4).records[0].virtual_time
+        for name in ("fedavg", "fedavg+largest_changes(share=0.1)")
+    }
+    sizes = {
+        name: tiny.run(make_method(name), fleet=slow, rounds=1, cohort=4).records[0].bytes_up / 4 for name in seconds
+    }
+    whole, some = seconds
+    assert seconds[whole] - seconds[some] == pytest.approx((sizes[whole] - sizes[some]) / 1e3, rel=1e-6)
+    assert sizes[some] < sizes[whole] / 3

@@ -142,6 +142,16 @@ def test_clipping() -> None:
             lambda p: torch.optim.SGD(p, 0.05, momentum=0.5, weight_decay=0.1),
         ),
         ("sgd(weight_decay=0.1)", lambda p: torch.optim.SGD(p, 0.05, weight_decay=0.1)),
+        ("adamw", lambda p: torch.optim.AdamW(p, 0.05)),
+        ("adamw(weight_decay=0.2, beta1=0.8)", lambda p: torch.optim.AdamW(p, 0.05, (0.8, 0.999), weight_decay=0.2)),
+        ("rmsprop", lambda p: torch.optim.RMSprop(p, 0.05)),
+        (
+            "rmsprop(alpha=0.9, momentum=0.5, weight_decay=0.1)",
+            lambda p: torch.optim.RMSprop(p, 0.05, 0.9, momentum=0.5, weight_decay=0.1),
+        ),
+        ("adagrad(weight_decay=0.1)", lambda p: torch.optim.Adagrad(p, 0.05, weight_decay=0.1)),
+        ("torch_optim(name='NAdam', weight_decay=0.1)", lambda p: torch.optim.NAdam(p, 0.05, weight_decay=0.1)),
+        ("torch_optim(name='Rprop')", lambda p: torch.optim.Rprop(p, 0.05)),
         ("adam", lambda p: torch.optim.Adam(p, 0.05)),
         (
             "adam(beta1=0.8, beta2=0.9, eps=0.001, weight_decay=0.1)",

@@ -1,4 +1,7 @@
-"""Writes the models that the golden runs give now: ``python -m tests.golden.record [NAME...]``."""
+"""Writes the models that golden runs give now: ``python -m tests.golden.record NAME...``, or ``--all`` of them.
+
+A recorded model is what later changes are held to, so it is written anew only where a change of it is meant.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def record(names: list[str]) -> None:
     models_path = PLACE / "models.safetensors"
     content = json.loads(path.read_text()) if path.is_file() else {"machine": here(), "models": {}, "costs": {}}
     models = safetensors.torch.load_file(models_path) if models_path.is_file() else {}
-    for name in names or RUNS:
+    for name in RUNS if names == ["--all"] else names:
         result = motley.run(recipe(name))
         content["models"][name] = result.summary["model_sha256"]
         content["costs"][name] = costs(result)
@@ -41,4 +44,6 @@ def record(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit(f"Name the runs to be recorded anew, or --all: {', '.join(RUNS)}.")
     record(sys.argv[1:])

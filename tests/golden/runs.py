@@ -32,6 +32,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedavg_lost_and_away": {"fleet": "bernoulli(p=0.5)+loss(probability=0.3)+crash(probability=0.1)"},
     "fedavg_deadline": {"fleet": UNEVEN, "deadline": 0.006, "partition": "dirichlet(alpha=0.3)"},
     "fedavg_adam": {"optimizer": "adam", "lr": 0.01},
+    "stc_uneven": {"method": "stc", "fleet": UNEVEN},
+    "sparse_deadline": {"method": "fedavg+largest_changes(share=0.05)", "fleet": UNEVEN, "deadline": 0.006},
     "fedavg_momentum_decay": {"optimizer": "sgd(momentum=0.9, weight_decay=0.001)", "lr": 0.02, "lr_decay": 0.9},
     "fedavg_cnn_augmented": {**CNN, "augment": "crop(padding=1)+mirror", "rounds": 3},
     "fedprox_partial": {"method": "fedprox(mu=0.1)", "fleet": "affordable(low=0.5, high=3)"},

@@ -24,7 +24,7 @@ def test_own_models_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODELS, "entries", dict(MODELS.entries))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
     names: dict[str, object] = {}
-    plain, own = (b for b in blocks if "nn.Sequential" in b or "class Tiny" in b)
+    plain, own = (b for b in blocks if "net = Network(nn.Sequential" in b or "class Tiny" in b)
     exec(plain, names)
     assert isinstance(names["net"], Network)
     exec(own, {"__name__": "tiny"})

@@ -13,6 +13,7 @@ from torch.func import grad, vmap
 from motley.core.errors import InputError, UnknownNameError
 from motley.core.keys import Key
 from motley.core.network import Network
+from motley.engine.batched.mapping import one_computation
 from motley.nets import MODELS, build
 
 KEY = Key.root(3).fold("model")
@@ -20,12 +21,15 @@ GRAY, COLOUR, TEXT = (1, 28, 28), (3, 32, 32), (12,)
 SMALL = {  # short forms that keep the tests quick
     "cnn_leaf": "cnn_leaf(hidden=32)",
     "resnet_gn": "resnet_gn(width=4)",
+    "resnet_bn": "resnet_bn(depth=9, width=4)",
+    "vit": "vit(width=16, layers=2)",
+    "gpt": "gpt(width=16, last=true)",
     "char_lstm": "char_lstm(hidden=16)",
     "text_lstm": "text_lstm(hidden=12, embedding=6)",
 }
 # Those that generate give no logits of classes; tests/client/test_adversarial.py is about them.
-IMAGE_MODELS = [entry.name for entry in MODELS if "lstm" not in entry.name and not entry.name.startswith("gan_")]
-TEXT_MODELS = [entry.name for entry in MODELS if "lstm" in entry.name]
+TEXT_MODELS = [entry.name for entry in MODELS if "lstm" in entry.name or entry.name == "gpt"]
+IMAGE_MODELS = [e.name for e in MODELS if e.name not in TEXT_MODELS and not e.name.startswith("gan_")]
 CASES = [(name, shape) for name in IMAGE_MODELS for shape in (GRAY, COLOUR)] + [(name, TEXT) for name in TEXT_MODELS]
 
 
@@ -48,7 +52,7 @@ def test_shapes_and_halves(name: str, shape: tuple[int, ...]) -> None:
     assert features.shape == (3, net.n_features)
     assert logits.shape == (3, 10)
     assert torch.equal(logits, net.classify(flat, net.features(flat, x)))
-    assert torch.equal(logits, net.module(x))
+    assert torch.equal(logits, net.module.eval()(x))
     assert torch.isfinite(net(flat, x[:1]).logits).all()
     assert net.head == "head"
     assert net.classifier_layers[-1] == net.n_layers - 1 == net.layout.index("head")
@@ -66,12 +70,15 @@ def test_clients_at_once_equal_one_by_one(name: str, shape: tuple[int, ...]) -> 
     def loss(p: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(net(p, x).logits, y)
 
-    together = vmap(grad(loss))(params, x, y)
+    with one_computation():
+        together = vmap(grad(loss))(params, x, y)
     for k in range(clients):
         p = params[k].clone().requires_grad_()
         (alone,) = torch.autograd.grad(loss(p, x[k], y[k]), p)
         torch.testing.assert_close(together[k], alone, rtol=1e-4, atol=1e-5 * float(alone.abs().max()))
-        assert all(part.abs().sum() > 0 for part in torch.split(alone, net.layout.layer_sizes.tolist())), name
+        moved = [bool(alone[slot.start : slot.stop].abs().sum() > 0) for slot in net.layout.slots]
+        wanted = [slot.by_gradient for slot in net.layout.slots]
+        assert all(moves == to_move for moves, to_move in zip(moved, wanted, strict=True)), name
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES[::2])

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import softmax
 
-from motley.client.problems import Classification, area_under_curve
+from motley.client.problems import Classification
 from motley.core.keys import Key
+from motley.core.scoring import area_under_curve
 from motley.data.datasets import load
 from motley.nets.zoo import build
 from motley.runtime import evaluation
@@ -79,8 +80,8 @@ def test_auc_by_hand() -> None:
 def test_evaluating_in_pieces_changes_nothing() -> None:
     made = tiny.experiment()
     params = made.net.initial()
-    whole = predict(made.net, params, made.dataset, made.dataset.test_x)
-    pieces = predict(made.net, params, made.dataset, made.dataset.test_x, batch_size=7)
+    whole = predict(made.net, made.problem, params, made.dataset)
+    pieces = predict(made.net, made.problem, params, made.dataset, batch_size=7)
     assert torch.allclose(whole, pieces, atol=1e-6)
     found = evaluate(made.net, PROBLEM, params, made.dataset)
     assert torch.equal(found.outputs, whole)

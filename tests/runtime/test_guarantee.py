@@ -107,3 +107,32 @@ def _client() -> Client:
 
     facts = e.site.facts([tiny.assignment(0, net=e.net)]).row(0)
     return new_client(e.training, e.net.initial(), facts, torch.tensor(7))
+
+
+PHASES: list[dict[str, Any]] = [{"name": "first", "rounds": 2}, {"name": "second", "rounds": 3, "initial": "first"}]
+
+
+def _in_phases(*methods: str) -> dict[str, Any]:
+    phases = [{**phase, "method": method} for phase, method in zip(PHASES, methods, strict=True)]
+    return motley.run("digits", **SMALL, cohort=6, phases=phases).summary
+
+
+def test_phases_are_accounted_for_together() -> None:
+    """Two hand-overs with sigma = 3, then three with sigma = 4: those of one with (2 / 9 + 3 / 16)^(-1/2)."""
+    told = _in_phases("fedavg+hand_over_noise(sigma=3, clip=1)", "fedavg+hand_over_noise(sigma=4, clip=1)")
+    private = told["privacy"]
+    assert private["guarantee"] is True
+    assert private["hand_overs"] == 5
+    assert private["epsilon"] == pytest.approx(epsilon_of(1e-5, (2 / 9 + 3 / 16) ** -0.5))
+    assert private["epsilon"] > max(phase["privacy"]["epsilon"] for phase in told["phases"].values())
+    assert told["bytes_up"] == sum(phase["bytes_up"] for phase in told["phases"].values())
+
+
+@pytest.mark.parametrize("bare", [0, 1])
+def test_one_phase_without_noise_leaves_nothing(bare: int) -> None:
+    methods = ["fedavg+hand_over_noise(sigma=3, clip=1)"] * 2
+    methods[bare] = "fedavg"
+    private = _in_phases(*methods)["privacy"]
+    assert private["guarantee"] is False
+    assert PHASES[bare]["name"] in private["why"]
+    assert "without noise" in sentence(private)

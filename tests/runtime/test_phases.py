@@ -10,6 +10,7 @@ import torch
 
 import motley
 from motley.core.errors import InputError, StateError
+from motley.report.summary_tables import print_summary
 from motley.runtime.launch import launch
 from motley.runtime.phases import make_phases
 from motley.runtime.recipe import load
@@ -54,6 +55,24 @@ def test_the_second_phase_starts_from_the_first_and_trains_the_head_alone(tmp_pa
     head = result.net.layout.layers[result.net.head_layer]
     assert torch.equal(result.params[: head.start], first.params[: head.start]), "the body stayed"
     assert not torch.equal(result.params[head.start :], first.params[head.start :])
+
+
+def test_the_whole_leaves_a_model_as_a_plain_run_does(tmp_path: Path) -> None:
+    result = whole(tmp_path / "run")
+    found = motley.load_model(tmp_path / "run").state_dict()
+    kept = motley.load_model(tmp_path / "run" / "2-head").state_dict()
+    assert found.keys() == kept.keys()
+    assert all(torch.equal(found[name], kept[name]) for name in found)
+    assert motley.export(tmp_path / "run", tmp_path / "model.pt", "torchscript").is_file()
+    again = motley.run({**TWO, "phases": [], "rounds": 1, "initial": str(tmp_path / "run")})
+    assert again.summary["model_sha256"] != result.summary["model_sha256"]
+
+
+def test_the_last_words_tell_every_phase(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = whole(tmp_path / "run")
+    print_summary(load(TWO), result.summary, quiet=True)
+    told = capsys.readouterr().out
+    assert "4 rounds of scaffold (body), then 3 rounds of fedavg+classifier_only (head)" in told
 
 
 def test_every_phase_looks_like_a_run(tmp_path: Path) -> None:

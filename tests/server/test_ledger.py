@@ -15,7 +15,7 @@ from motley.core.tasks import Assignment, Delivery, Report, Update
 from motley.core.types import Round, Setting, Tree
 from motley.methods import make_method
 from motley.server.ledger import Ledger, Pace
-from motley.server.task_book import Task
+from motley.server.task_book import BookedTask
 from tests import tiny
 
 EVERYONE = np.ones(6, bool)
@@ -39,13 +39,13 @@ def report(a: Assignment, scale: float = 0.01) -> Report:
     return Report(a.id, drawn("change"), torch.ones(NET.n_layers), extras, torch.tensor(1.5), n, a.epochs, 8, a.epochs)
 
 
-def given(books: Ledger, now: float) -> tuple[Round, list[Task]]:
+def given(books: Ledger, now: float) -> tuple[Round, list[BookedTask]]:
     rnd = books.begin_round(now)
     cohort = books.choose(rnd, EVERYONE.copy(), None)
     return rnd, books.assign(rnd, cohort, None, np.zeros(len(cohort), bool), now)
 
 
-def arrive(books: Ledger, task: Task, now: float) -> None:
+def arrive(books: Ledger, task: BookedTask, now: float) -> None:
     books.book.deliver(Delivery(task.id, "arrived", report(task.assignment), 10), now)
 
 

@@ -75,7 +75,7 @@ def model_mistakes() -> None:
     refused(lambda: train(model=lambda: nn.LazyLinear(3)), "lazy")
     refused(lambda: train(model=lambda: nn.Linear(6, 3).double()), "float")
     refused(lambda: train(model=TwoOutputs), "tuple")
-    refused(lambda: train(model=lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3))), "orm")
+    refused(lambda: train(model=lambda: nn.Sequential(nn.BatchNorm1d(6, momentum=None), nn.Linear(6, 3))), "momentum")
     refused(lambda: train(model=nn.Linear), "Linear")
 
 

@@ -13,7 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from motley.client.site import Site
-from motley.core.errors import InputError
+from motley.core.errors import TogetherError
+from motley.core.in_training import Pass
 
 LONGEST = 60_000  # operations of a traced function, backward pass included; so many take a minute or two
 
@@ -28,7 +29,7 @@ class _Counted(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen += 1
         if self.seen > LONGEST:
-            raise InputError(
+            raise TogetherError(
                 f"A step of this model takes more than {LONGEST} operations, which is too long to be traced for all "
                 "clients together; use executor=loop or executor=pool, or shorter sequences."
             )
@@ -51,7 +52,7 @@ def one_computation() -> Iterator[None]:
         operation = re.match(r"(\S+) hit the vmap fallback", str(error))
         if operation is None:
             raise
-        raise InputError(
+        raise TogetherError(
             f"The executor 'batched' cannot train this model or part: torch has no rule by which {operation[1]} works "
             "for many clients at once; use executor=loop or executor=pool, or write it in plain tensor operations."
         ) from None
@@ -62,17 +63,24 @@ def one_computation() -> Iterator[None]:
 def refuse_unmapped(site: Site) -> None:
     """Refuses a model that cannot be run for many clients at once; it is tried on two samples."""
     net, data = site.training.net, site.data.dataset
+    if not getattr(site.training.optimizer, "together", True):
+        raise TogetherError(
+            f"The executor 'batched' cannot train with the optimizer {site.training.optimizer!r}, whose state is "
+            "torch's own; use executor=loop or executor=pool, or sgd, adam, adamw, rmsprop, adagrad."
+        )
     x = data.inputs(data.x[:2])
-    start = net.initial()
+    start, zero = net.initial(), torch.zeros((), dtype=torch.int64)
+    net.acts(x)
 
-    def outputs(flat: torch.Tensor) -> torch.Tensor:
-        return net(flat, x).logits.sum()
+    def outputs(flat: torch.Tensor, some: torch.Tensor) -> torch.Tensor:
+        out, _ = net.train(net.layout.tensors(flat), some, Pass(zero, zero))
+        return out.logits.sum()
 
     try:
         with one_computation():
-            vmap(grad(outputs))(start.expand(2, -1))
+            vmap(grad(outputs))(start.expand(2, -1), torch.stack([x, x]))
     except RuntimeError as error:
-        raise InputError(
+        raise TogetherError(
             f"The executor 'batched' cannot train this model: {str(error).splitlines()[0].rstrip('.')}; "
             "use executor=loop or executor=pool."
         ) from None
@@ -82,6 +90,6 @@ def maps(site: Site) -> bool:
     """Whether a model can be run for many clients at once."""
     try:
         refuse_unmapped(site)
-    except InputError:
+    except TogetherError:
         return False
     return True

@@ -11,7 +11,8 @@ from torch.func import grad, vmap
 from torch.nn.functional import pad
 from torch.utils._pytree import tree_leaves, tree_map
 
-from motley.client.trainer import Span, Training, bounds, corrected, objective, reads_params
+from motley.client.local_loss import Aside, bounds, objective, reads_params
+from motley.client.trainer import Span, Training, corrected
 from motley.core.types import Batch, Client, Facts, Tree
 
 
@@ -104,32 +105,38 @@ def make_step(training: Training, span: Span, masked: bool, shared: Shared) -> S
     whole = not masked and high - low == size
     by_tensor = whole and not reads_params(training.method) and not training.method.has("gradient")
 
-    def slope(c: Client, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The full gradient of one client, corrected, and its loss."""
+    def slope(c: Client, batch: Batch) -> tuple[Tensor, Aside]:
+        """The full gradient of one client, corrected, and what its loss tells beside."""
 
-        def loss_of(free: Tensor) -> tuple[Tensor, Tensor]:
+        def loss_of(free: Tensor) -> tuple[Tensor, Aside]:
             return objective(training, c, free, span, batch)
 
-        gradient, data_term = grad(loss_of, has_aux=True)(c.params[low:high])
+        gradient, aside = grad(loss_of, has_aux=True)(c.params[low:high])
         if high - low < size:
             gradient = pad(gradient, (low, size - high))
-        return corrected(training, c, gradient), data_term
+        return corrected(training, c, gradient), aside
 
     def slopes(tensors: list[Tensor], c: Client, batch: Batch) -> Any:
         """As `slope`, by tensors of the model."""
         return grad(lambda free: objective(training, c, free, span, batch), has_aux=True)(tensors)
 
-    def tensor_by_tensor(moving: tuple[Tensor, Tree], inputs: Inputs, c: Client, batch: Batch, axes: Any) -> Tensor:
+    def tensor_by_tensor(moving: tuple[Tensor, Tree], inputs: Inputs, c: Client, batch: Batch, axes: Any) -> Aside:
         params, state = moving
         slots = training.net.layout.slots
         pieces = torch.split(params, [slot.size for slot in slots], dim=1)
         tensors = [piece.view(len(params), *slot.shape) for piece, slot in zip(pieces, slots, strict=True)]
-        gradients, loss = vmap(slopes, in_dims=([0] * len(tensors), *axes))(tensors, c, batch)
+        gradients, aside = vmap(slopes, in_dims=([0] * len(tensors), *axes))(tensors, c, batch)
         states = [tree_map(lambda leaf, slot=slot: leaf[:, slot.start : slot.stop], state) for slot in slots]
         for piece, gradient, some in zip(pieces, gradients, states, strict=True):
             training.optimizer.step_(some, piece, gradient.flatten(1), inputs.rate)
-        found: Tensor = loss
+        found: Aside = aside
         return found
+
+    def done(params: Tensor, aside: Aside, c: Client) -> Tensor:
+        """Puts new running statistics where clients still train; the loss."""
+        if aside.statistics:
+            training.net.layout.put_statistics(params, aside.statistics, c.step < c.facts.steps)
+        return aside.data_term
 
     def step(moving: tuple[Tensor, Tree], inputs: Inputs, c: Client) -> tuple[Tensor, Tree, Tensor]:
         params, state = moving
@@ -137,12 +144,13 @@ def make_step(training: Training, span: Span, masked: bool, shared: Shared) -> S
         c = c.with_(params=params, epoch=inputs.epoch, step=inputs.step)
         axes = (client_axes(c, shared), Batch(*inputs.axes[:4]))
         if by_tensor and all(leaf.dim() > 1 for leaf in tree_leaves(state)):
-            return params, state, tensor_by_tensor(moving, inputs, c, batch, axes)
-        gradient, loss = vmap(slope, in_dims=axes)(c, batch)
+            return params, state, done(params, tensor_by_tensor(moving, inputs, c, batch, axes), c)
+        gradient, aside = vmap(slope, in_dims=axes)(c, batch)
         if whole:
             training.optimizer.step_(state, params, gradient, inputs.rate)
-            return params, state, loss
+            return params, state, done(params, aside, c)
         new, new_state = vmap(training.optimizer.step)(state, params, gradient, inputs.rate)
+        loss = done(new, aside, c)
         new = torch.where(training.net.layout.expand(c.trained) > 0, new, params)
         tree_map(lambda old, fresh: old.copy_(fresh), moving, (new, new_state))
         return params, state, loss

@@ -16,7 +16,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from motley.client.site import Site
-from motley.client.trainer import Trained, begin, finish, trainable
+from motley.client.trainer import Trained, begin, finish, sent, trainable
 from motley.core.errors import InputError, MotleyError
 from motley.core.tasks import Assignment, Failed, Finished
 from motley.core.types import Client, Facts, Tree
@@ -177,9 +177,10 @@ class Batched:
         """From stacked results to one per client that trained."""
         real = len(group.tasks)
         changing = self.training.method.has("epoch")
+        trained = group.trained * sent(self.training)
         columns = zip(
             _split(stacked.payload, real),
-            stacked.trained[:real].cpu().unbind() if changing else [group.trained] * real,
+            stacked.trained[:real].cpu().unbind() if changing else [trained] * real,
             _split(stacked.extras, real),
             [_cloned(row) if row else row for row in _split(stacked.own, real)],  # kept for long: no view of the others
             stacked.loss[:real].unbind(),  # left on the device: whoever asks for it waits

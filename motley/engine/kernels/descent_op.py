@@ -37,9 +37,9 @@ def _by_plain_sgd(training: Training) -> bool:
 
 def _linear_softmax(training: Training) -> bool:
     net = training.net
-    linear: bool = getattr(net.module, "is_linear", False)
-    whole = [slot.shape for slot in net.layout.slots] == [(net.n_classes, net.n_features), (net.n_classes,)]
-    return linear and whole and type(training.problem) is Classification
+    if not getattr(net.module, "is_linear", False) or type(training.problem) is not Classification:
+        return False
+    return [slot.shape for slot in net.layout.slots] == [(net.n_classes, net.n_features), (net.n_classes,)]
 
 
 def _ready(training: Training, data: FederatedData) -> bool:
@@ -50,8 +50,10 @@ def _ready(training: Training, data: FederatedData) -> bool:
 def fits(training: Training, data: FederatedData) -> bool:
     """Whether a run can be trained by this kernel."""
     net, batch = training.net, training.batch_size
+    if not is_plain_linear(training, data):
+        return False
     small = net.n_features <= LARGEST_INPUT and net.n_classes <= MOST_CLASSES and batch <= LARGEST_BATCH
-    return is_plain_linear(training, data) and small and data.dataset.x.is_cuda and available()
+    return small and data.dataset.x.is_cuda and available()
 
 
 def plan(n_inputs: int, exact: bool) -> tuple[int, int]:
