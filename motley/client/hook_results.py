@@ -12,14 +12,14 @@ from motley.core.types import Client, Tree
 
 def a_tensor(part: str, hook: str, found: Any, shape: tuple[int, ...]) -> Tensor:
     """A hook's result that must be a tensor of a shape."""
-    if not isinstance(found, Tensor) or tuple(found.shape) != shape:
+    if not isinstance(found, Tensor) or found.shape != shape:
         raise wrong(part, hook, found, f"a tensor of shape {shape}")
     return found
 
 
 def a_number(part: str, hook: str, found: Any) -> Tensor | float:
     """A hook's result that must be one number."""
-    if isinstance(found, int | float):
+    if not isinstance(found, Tensor) and isinstance(found, int | float):
         return found
     return a_tensor(part, hook, found, ())
 

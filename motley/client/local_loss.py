@@ -30,7 +30,7 @@ class Inside:
         self.statistics: tuple[Tensor, ...] = ()  # running statistics after the last forward pass, in slot order
 
     def __call__(self, x: Tensor) -> Output:
-        out, self.statistics = _forward(self.training, self.tensors, x, self._pass(x))
+        out, self.statistics = forward(self.training, self.tensors, x, self._pass(x))
         self.out, self.calls = out, self.calls + 1
         hooks = self.training.method.hooks("logits")
         if not hooks:
@@ -90,7 +90,8 @@ def objective(
     return loss, Aside(data_term, model.statistics)
 
 
-def _forward(training: Training, tensors: list[Tensor], x: Tensor, one: Pass) -> tuple[Output, tuple[Tensor, ...]]:
+def forward(training: Training, tensors: list[Tensor], x: Tensor, one: Pass) -> tuple[Output, tuple[Tensor, ...]]:
+    """A pass of training in the run's precision; also the running statistics after it, in slot order."""
     if training.precision != "bf16":
         return training.net.train(tensors, x, one)
     low = x.to(torch.bfloat16) if x.is_floating_point() else x

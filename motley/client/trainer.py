@@ -14,10 +14,11 @@ from torch.utils._pytree import tree_map
 
 from motley.client.augment import Augment
 from motley.client.hook_results import a_client, a_pair, a_tensor
-from motley.client.local_loss import Inside, bounds, objective, reads_params
+from motley.client.local_loss import bounds, forward, objective, reads_params
 from motley.client.minibatch import augmented, minibatches
 from motley.client.optimizer import SGD, Optimizer
 from motley.client.problems import Classification
+from motley.core.in_training import Pass
 from motley.core.network import Network
 from motley.core.part import Method
 from motley.core.problem import Problem
@@ -291,7 +292,8 @@ class Descent:
     """
 
     def __init__(self, training: Training, c: Client, span: Span) -> None:
-        self.training, self.client = training, c
+        self.training = training
+        self._pass = Pass(c.key, c.step)  # which nothing here asks for
         self.params = c.params.detach().clone()
         slots = training.net.layout.slots
         self._tensors = training.net.layout.tensors(self.params)
@@ -302,7 +304,8 @@ class Descent:
 
     def step(self, batch: Batch, lr: Tensor) -> Tensor:
         """Moves ``params`` by one step and gives the data term before it."""
-        loss = self.training.problem.loss(Inside(self.training, self.client, self._tensors, batch), batch)
+        out, _ = forward(self.training, self._tensors, batch.x, self._pass)
+        loss = self.training.problem.mean_loss(out.logits, batch)
         grads = torch.autograd.grad(loss, self._leaves, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             for leaf, grad in zip(self._leaves, grads, strict=True):

@@ -122,7 +122,9 @@ class Network:
 
         x: samples, of which a few are looked at when it is first asked.
         """
-        return self._running.acts(self.layout.tensors(self.initial()), x[:2])
+        if self._running.acts is None:
+            self.look(x[:2])
+        return bool(self._running.acts)
 
     def look(self, x: Tensor) -> Output:
         """One pass over a few samples, to learn what the module does; one that cannot be trained is refused."""

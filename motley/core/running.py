@@ -16,6 +16,9 @@ from motley.core.layout import Layout
 from motley.core.stand_in import StandIn
 from motley.core.types import Output
 
+LOOKED_UP = {"_stand_in", "_in_training", "_layer", "_halves"}
+"""What is found in a module, and found again where it comes from another process."""
+
 
 class Running:
     """Runs a module with tensors that stand in for its own, and gives features and logits.
@@ -26,16 +29,18 @@ class Running:
 
     def __init__(self, module: nn.Module, layout: Layout, last: LastLayer) -> None:
         self.module, self.layout, self.last = module, layout, last
-        self._acts: bool | None = None  # whether it draws, or norms by what is in a batch; None: not looked yet
+        self.acts: bool | None = None  # whether it draws, or norms by what is in a batch; None: not looked yet
         self._wire()
 
     def _wire(self) -> None:
         """Finds where the module keeps its tensors."""
         self._stand_in = StandIn(self.module, self.layout)
+        self._layer = None if self.last.name is None else self.module.get_submodule(self.last.name)
+        self._halves = bool(self.last.pieces) and _in_halves(self.module)
         self._in_training = [one for one in self.module.modules() if one.training]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in {"_stand_in", "_in_training"}}
+        return {key: value for key, value in self.__dict__.items() if key not in LOOKED_UP}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -52,7 +57,7 @@ class Running:
 
     def trained(self, tensors: list[Tensor], x: Tensor, one: Pass) -> tuple[Output, tuple[Tensor, ...]]:
         """Draws come from the key of the pass; also the running statistics after it, in slot order."""
-        if self._acts is False:
+        if self.acts is False:
             with self._stand_in.during(tensors):
                 return self._run(x), ()
         statistics, watched = self._watched(tensors, x, one)
@@ -67,20 +72,14 @@ class Running:
             return found
 
     # ------------------------------------------------------------------ what it does
-    def acts(self, tensors: list[Tensor], x: Tensor) -> bool:
-        """Whether a pass of training does more than compute."""
-        if self._acts is None:
-            self.look(tensors, x)
-        return bool(self._acts)
-
     def look(self, tensors: list[Tensor], x: Tensor) -> Output:
         """One pass over a few samples, to learn what the module does; one that cannot be trained is refused."""
         zero = torch.zeros((), dtype=torch.int64)
         _, watched = self._watched(tensors, x, Pass(zero, zero))
         with torch.no_grad(), self._stand_in.during(tensors), self._stand_in.refusing_changes(self.module), watched:
             out = self._run(x)
-        self._acts = watched.seen > 0
-        return self.judged(tensors, x) if self._acts else out
+        self.acts = watched.seen > 0
+        return self.judged(tensors, x) if self.acts else out
 
     def _watched(self, tensors: list[Tensor], x: Tensor, one: Pass) -> tuple[dict[int, Tensor], Watched]:
         statistics = {i: tensors[i] for i, slot in enumerate(self.layout.slots) if not slot.by_gradient}
@@ -105,8 +104,9 @@ class Running:
         if self.last.name is None:
             logits = self._one_tensor(self.module(x))
             return Output(logits, logits)
-        last = self.module.get_submodule(self.last.name)
-        if self.last.pieces and _in_halves(self.module):
+        last = self._layer
+        assert last is not None
+        if self._halves:
             features = self.module.features(x)  # type: ignore[operator]
             return Output(features, last(features))
         with Caught(last) as caught:

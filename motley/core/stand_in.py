@@ -30,9 +30,12 @@ class StandIn:
             else:
                 self._constants.append((table, key, tensor))
 
-    @contextmanager
-    def during(self, tensors: list[Tensor]) -> Iterator[None]:
-        """These tensors, in slot order, in place of the parameters."""
+    def during(self, tensors: list[Tensor]) -> During:
+        """A block in which these tensors, in slot order, are in place of the parameters."""
+        return During(self, tensors)
+
+    def enter(self, tensors: list[Tensor]) -> list[Any]:
+        """Puts them in place, and gives what was there."""
         saved = [places[0][0][places[0][1]] for places in self._places]
         try:
             self._put(tensors)
@@ -40,13 +43,18 @@ class StandIn:
                 owner[key] = None
             if self._constants:
                 self._put_constants(tensors[0].device)
-            yield
-        finally:
-            self._put(saved)
-            if self._constants:
-                self._put_constants(None)
-            for owner, key, tensor in self._hidden:
-                owner[key] = tensor
+        except BaseException:
+            self.leave(saved)
+            raise
+        return saved
+
+    def leave(self, saved: list[Any]) -> None:
+        """Puts back what was there."""
+        self._put(saved)
+        if self._constants:
+            self._put_constants(None)
+        for owner, key, tensor in self._hidden:
+            owner[key] = tensor
 
     @contextmanager
     def refusing_changes(self, module: nn.Module) -> Iterator[None]:
@@ -72,6 +80,22 @@ class StandIn:
             self._moved[device] = [tensor.detach().to(device) for _, _, tensor in self._constants]
         for i, (owner, key, tensor) in enumerate(self._constants):
             owner[key] = tensor if device is None else self._moved[device][i]
+
+
+class During:
+    """`StandIn.during`; a class of its own, since one is entered for every step."""
+
+    __slots__ = ("_saved", "_stand_in", "_tensors")
+
+    def __init__(self, stand_in: StandIn, tensors: list[Tensor]) -> None:
+        self._stand_in, self._tensors = stand_in, tensors
+        self._saved: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._saved = self._stand_in.enter(self._tensors)
+
+    def __exit__(self, *_: object) -> None:
+        self._stand_in.leave(self._saved)
 
 
 def tensor_of(module: nn.Module, name: str) -> Tensor:

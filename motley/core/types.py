@@ -6,7 +6,9 @@ pytree, so ``torch.func.vmap`` maps over it); a part never knows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,8 +16,6 @@ from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from motley.core.keys import Key
     from motley.core.network import Network
     from motley.core.problem import Problem
@@ -139,10 +139,12 @@ class Client:
     def with_(self, **changes: Any) -> Client:
         """A changed copy; called after every step, hence not by `dataclasses.replace`, which takes twice as long."""
         new = object.__new__(Client)
-        for name in Client.__slots__:
-            object.__setattr__(new, name, changes.pop(name) if name in changes else getattr(self, name))
-        if changes:
-            raise TypeError(f"A client has no field '{next(iter(changes))}'.")
+        for put, value in zip(_PUTS, _ALL(self), strict=True):
+            put(new, value)
+        for name, value in changes.items():
+            if name not in _PUT:
+                raise TypeError(f"A client has no field '{name}'.")
+            _PUT[name](new, value)
         return new
 
     def mine(self, part: str) -> Mine:
@@ -150,6 +152,8 @@ class Client:
         return Mine(part, self.down.get(part), self.own.get(part), self.notes.get(part), self.dials.get(part, {}))
 
 
+_PUT: dict[str, Callable[[Client, Any], None]] = {name: vars(Client)[name].__set__ for name in Client.__slots__}
+_PUTS, _ALL = tuple(_PUT.values()), attrgetter(*Client.__slots__)
 _ALIKE = ("net", "problem", "batch_size")
 _CLIENT_FIELDS = tuple(name for name in Client.__slots__ if name not in _ALIKE)
 

@@ -7,11 +7,13 @@ import ctypes
 import gc
 import platform
 import sys
+import time
 from collections.abc import Iterator
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's mallopt
 _LARGEST = (1 << 30, 1 << 25)  # bytes; what glibc takes, new and old
 _KEPT = (1 << 31) - 1
+LONG = 10.0  # seconds beside which a look at everything there is does not count
 
 
 def keep_memory() -> None:
@@ -35,11 +37,14 @@ def set_aside() -> Iterator[None]:
 
     A round makes many small things, and every so often the collector looks at everything there is; with torch loaded
     that takes a fifth of a second. What is set aside is still freed when nothing refers to it, unless it refers to
-    itself.
+    itself; of that, what is young is collected before, and the rest after a block that was long.
     """
-    gc.collect()
+    begun = time.monotonic()
+    gc.collect(1)
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
+        if time.monotonic() - begun > LONG:
+            gc.collect()
