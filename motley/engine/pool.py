@@ -26,7 +26,8 @@ from motley.engine.worker import (
     Workers,
     answer,
     died,
-    facts_tree,
+    facts_from,
+    facts_rows,
     finished_from,
     finished_tree,
     received,
@@ -54,7 +55,7 @@ def _trained(site: Site, tree: Tree, starts: Tensor, landing: Tensor) -> Tree:
     task = dict(tree["task"])
     own = task.pop("own")
     a = Assignment.from_tree({**task, "start": Weights(starts[tree["slot"]].clone(), "shared")})
-    done = run_task(site, a, Facts(**tree["facts"]), own)
+    done = run_task(site, a, facts_from(tree["facts"]), own)
     payload = done.report.payload
     if isinstance(payload, Tensor) and payload.shape == landing[tree["place"]].shape:
         landing[tree["place"]].copy_(payload)
@@ -157,7 +158,7 @@ class Pool:
         a = hand.tasks[index]
         tree = {
             "task": task_tree(a, kept),
-            "facts": facts_tree(hand.facts.row(index)),
+            "facts": hand.told[index],
             "slot": hand.slots.take(a.start),
             "place": place,
         }
@@ -192,6 +193,7 @@ class _Hand:
         self.tasks, self.facts, self.slots = tasks, facts, slots
         # The tasks of each worker, oldest first, with the place where it leaves its changes.
         self.given: dict[Connection, deque[tuple[int, int]]] = {pipe: deque() for pipe in pipes}
+        self.told = facts_rows(facts)
         self._steps: list[float] = facts.steps.tolist()
         # The longest first, so that no worker is left alone with a long one at the end.
         self.queue = deque(sorted(range(len(tasks)), key=lambda i: (-self._steps[i], i)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import multiprocessing
 import os
 import signal
@@ -32,6 +33,7 @@ from motley.core.types import Facts, Tree
 from motley.engine.memory import keep_memory
 
 REMEMBERED = 4  # contents that a worker keeps
+WHOLE = ("client", "round")  # facts that are whole numbers
 
 Serve = Callable[..., None]
 
@@ -42,6 +44,7 @@ def live(serve: Serve, pipe: Connection, *given: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     keep_memory()
+    gc.freeze()  # what was imported and sent stays for the worker's whole life; the collector need not look at it
     with contextlib.suppress(EOFError, OSError):  # the run has ended, perhaps while this client trained
         pipe.send_bytes(dumps({"ready": True}))
         serve(pipe, *given)
@@ -90,8 +93,18 @@ def task_tree(a: Assignment, own: Tree) -> Tree:
     return {**{key: value for key, value in a.to_tree().items() if key != "start"}, "own": own}
 
 
-def facts_tree(facts: Facts) -> Tree:
-    return dict(facts._asdict())
+def facts_rows(facts: Facts) -> list[Tree]:
+    """Stacked facts as numbers, a row for each client: a message of numbers is made ten times as fast as of tensors."""
+    return [list(row) for row in zip(*(column.tolist() for column in facts), strict=True)]
+
+
+def facts_from(row: Tree) -> Facts:
+    """One client's facts, bit for bit: what is float32 there is one here."""
+    told = dict(zip(Facts._fields, row, strict=True))
+    labels = torch.tensor(told.pop("labels"), dtype=torch.float32)
+    whole = torch.tensor([told.pop(name) for name in WHOLE]).unbind()
+    numbers = torch.tensor(list(told.values()), dtype=torch.float64).to(torch.float32).unbind()
+    return Facts(**dict(zip(WHOLE, whole, strict=True)), **dict(zip(told, numbers, strict=True)), labels=labels)
 
 
 def finished_tree(done: Finished) -> Tree:
