@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from motley.core import codec
+from motley.core.errors import InputError
 from motley.core.types import Tree
 
 BLOCK = 1 << 20
@@ -57,6 +58,8 @@ class FolderDisk:
     """Implements `Disk` on a real folder."""
 
     def __init__(self, root: Path) -> None:
+        if not hasattr(os, "pwrite"):
+            raise InputError("A deployment keeps its files in a way that Windows has not; use Linux, macOS or WSL.")
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
         self._appending: dict[str, BinaryIO] = {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
-from motley.core.errors import StateError
+from motley.core.errors import InputError, StateError
 from motley.deploy.disks import FolderDisk
 from motley.deploy.event_log import Entry, EventLog
 from motley.deploy.fault_world import MemoryDisk
@@ -96,6 +97,13 @@ def test_a_crash_keeps_what_was_synced() -> None:
         disk.crash()
         assert EventLog(disk).seq in (6, 7)
         assert [entry.seq for entry in EventLog(disk).entries()][:6] == list(range(1, 7))
+
+
+def test_systems_without_what_it_needs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pwrite")
+    with pytest.raises(InputError, match="use Linux, macOS or WSL"):
+        FolderDisk(tmp_path / "deploy")
+    assert not (tmp_path / "deploy").exists()
 
 
 def test_files_are_nobody_elses_to_read(tmp_path: Path) -> None:
