@@ -138,16 +138,26 @@ class Scaled:
         params.addcmul_(move, lr, value=-1.0)
 
 
+UNFIT = {
+    "Optimizer": "is what all of them are made of",
+    "LBFGS": "asks for the loss several times in a step",
+    "SparseAdam": "takes sparse gradients alone",
+}
+"""What of `torch.optim` cannot take a step from one gradient."""
+
+
 class OfTorch:
     """Any optimizer of `torch.optim`, on the whole vector; its state is torch's own, so clients train one by one."""
 
     together = False
 
     def __init__(self, name: str, **arguments: Any) -> None:
-        kind = getattr(torch.optim, name, None)
-        if not isinstance(kind, type) or not issubclass(kind, torch.optim.Optimizer) or kind is torch.optim.Optimizer:
-            known = [one for one in dir(torch.optim) if one[0].isupper() and one != "Optimizer"]
+        known = [one for one in dir(torch.optim) if one[0].isupper() and one not in UNFIT]
+        if name in UNFIT:
+            raise InputError(f"The optimizer '{name}' of torch.optim {UNFIT[name]}; take {', '.join(known)}.")
+        if name not in known:
             raise UnknownNameError("optimizer in torch.optim", name, known)
+        kind = getattr(torch.optim, name)
         self.kind: Any = kind
         self.arguments = arguments
         self.init(torch.zeros(1))  # refuses wrong arguments

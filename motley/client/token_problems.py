@@ -13,7 +13,6 @@ from torch.nn.functional import log_softmax
 from motley.client.problems import PROBLEMS
 from motley.core.errors import DataError
 from motley.core.problem import Learned, Problem
-from motley.core.ranges import CountOrZero
 
 
 class NextToken(Problem):
@@ -46,9 +45,15 @@ class NextToken(Problem):
         return replace(dataset, y=y, test_y=test_y, n_classes=0, vocabulary=vocabulary)
 
     def _targets(self, x: Tensor, y: Tensor) -> Tensor:
-        kind = x.dtype
+        odd = y[(y < 0) & (y != self.ignore)] if self.ignore is not None else y[y < 0]
+        if odd.numel():
+            raise DataError(
+                f"Tokens are whole numbers from 0, but there is a target {int(odd[0])}; where it stands for padding, "
+                f"say problem='next_token(ignore={int(odd[0])})'."
+            )
+        kind = x.dtype if not y.numel() or int(y.min()) >= 0 else torch.int64
         if y.dim() == 1:
-            return torch.cat([x[:, 1:], y.to(kind)[:, None]], 1)
+            return torch.cat([x[:, 1:].to(kind), y.to(kind)[:, None]], 1)
         if y.shape != x.shape:
             raise DataError(
                 f"problem=next_token needs a target for each position, or the one token after the text; for texts of "
@@ -64,7 +69,7 @@ class NextToken(Problem):
     def _told(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Minus the log of what each token was given, 0 where it does not count; and whether it counts: [B, T]."""
         counted = torch.ones_like(outputs[..., 0]) if self.ignore is None else (y != self.ignore).to(outputs.dtype)
-        wanted = y.long().unsqueeze(-1)
+        wanted = y.long().clamp_min(0).unsqueeze(-1)  # what is ignored may be no token
         return -log_softmax(outputs, -1).gather(-1, wanted).squeeze(-1) * counted, counted
 
     def kept(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -82,6 +87,6 @@ class NextToken(Problem):
 
 
 @PROBLEMS.add()
-def next_token(ignore: CountOrZero | None = None) -> Problem:
+def next_token(ignore: int | None = None) -> Problem:
     """The next token at every position of a text: perplexity, accuracy. ignore: a token that is not learned."""
     return NextToken(ignore)

@@ -210,3 +210,14 @@ class Layout:
             if layer.name == name:
                 return layer.order
         raise KeyError(name)
+
+
+def with_sound_variances(layout: Layout, flat: Tensor) -> Tensor:
+    """A flat vector [P] whose running variances are not below 0, as noise and extrapolation may leave them."""
+    variances = [slot for slot in layout.statistics if slot.name.endswith("running_var")]
+    if not variances:
+        return flat
+    sound = flat.clone()
+    for slot in variances:
+        sound[slot.start : slot.stop].clamp_min_(0.0)
+    return sound

@@ -56,6 +56,8 @@ def from_arrays(
     of a federation has (other ways: `motley.data.scaling`). ``groups`` gives natural client ids.
     """
     inputs, labels = as_tensor(x, "inputs"), targets(y, classes)
+    if classes:
+        _refuse_measurements(as_tensor(y, "labels"))
     if len(inputs) != len(labels):
         raise DataError(f"There are {len(inputs)} inputs but {len(labels)} {'labels' if classes else 'targets'}.")
     check_finite(inputs, "inputs")
@@ -136,15 +138,14 @@ def _labels(found: Tensor) -> Tensor:
         )
     if len(found) and int(found.min()) < 0:
         raise DataError(f"Labels must be whole numbers from 0, found {int(found.min())}.")
-    if found.is_floating_point():
-        _refuse_measurements(found)
     return found.to(torch.int64)
 
 
 def _refuse_measurements(found: Tensor) -> None:
-    """Floats with a great many values are hardly classes, though they may all be whole."""
-    kinds = len(found.unique())
-    if kinds > MOST_KINDS and kinds > len(found) * KINDS_SHARE:
+    """Floats with a great many values are hardly classes, though all may be whole; 0, 1, ... without gaps may be."""
+    kinds = len(found.unique()) if found.is_floating_point() else 0
+    dense = kinds > 0 and float(found.min()) == 0 and float(found.max()) == kinds - 1
+    if not dense and kinds > MOST_KINDS and kinds > len(found) * KINDS_SHARE:
         raise DataError(
             f"The labels are floats with {kinds} different values in {len(found)} samples, which look like numbers to "
             "be learned: say problem='regression'; if they are classes, give them as whole numbers, y.astype('int64')."
@@ -210,6 +211,8 @@ def from_clients(clients: Sequence[Any], test: Any, *, classes: bool = True, **r
     inputs = [as_tensor(p[0], "inputs") for p in pairs]
     labels = [targets(p[1], classes) for p in pairs]
     _check_clients(inputs, labels)
+    if classes:
+        _refuse_measurements(torch.cat([as_tensor(p[1], "labels").reshape(-1) for p in pairs]))
     x, y = torch.cat(inputs), torch.cat(labels)
     dataset = from_arrays(x, y, test if isinstance(test, tuple) else items(test), classes=classes, **rest)
     offsets = np.concatenate([[0], np.cumsum([len(p[1]) for p in pairs])])

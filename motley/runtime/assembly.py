@@ -65,9 +65,10 @@ def executor_of(e: Experiment) -> Executor:
     try:
         return make_executor(spec, e.site, recipe.workers, recipe.device)
     except TogetherError as error:
-        chosen = _choice(e)
-        warnings.warn(f"{error} This run takes executor={chosen}.", stacklevel=2)
-        return make_executor(chosen, e.site, recipe.workers, recipe.device)
+        why = error
+    chosen = _choice(e)
+    warnings.warn(f"{why} This run takes executor={chosen}.", stacklevel=2)
+    return make_executor(chosen, e.site, recipe.workers, recipe.device)
 
 
 def _choice(e: Experiment) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from motley.core.errors import HookError, InputError
 from motley.core.hooks import HOOKS
+from motley.core.layout import with_sound_variances
 from motley.core.network import Network
 from motley.core.part import Method
 from motley.core.schedule import value_at
@@ -122,7 +123,8 @@ class MethodServer:
             new, state = made
             if state is not None:
                 self.state[name] = state
-        return self.net.layout.with_statistics(new, merged)  # running statistics are merged, and no step moves them
+        layout = self.net.layout  # running statistics are merged, and no step moves them
+        return with_sound_variances(layout, layout.with_statistics(new, merged))
 
     def _weights(self, rnd: Round, updates: Updates) -> Tensor:
         weights = updates.n

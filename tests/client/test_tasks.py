@@ -173,6 +173,19 @@ def test_parts_that_need_classes_refuse_other_tasks_by_name(method: str, name: s
         motley.train(model, data, problem=name, method=method, **SMALL)
 
 
+def test_padding_may_be_a_number_that_is_no_token() -> None:
+    y = TEXTS[:, 1:].copy()
+    y[80:, 5:] = -100
+    with pytest.raises(DataError, match=r"there is a target -100; .*next_token\(ignore=-100\)"):
+        motley.train(Chars, (TEXTS[:, :-1], y), problem="next_token", **SMALL)
+    found = [
+        motley.train(Chars, (TEXTS[:, :-1], y), problem="next_token(ignore=-100)", executor=executor, **SMALL)
+        for executor in ("loop", "batched(device=cpu)")
+    ]
+    assert torch.allclose(found[0].params, found[1].params, atol=1e-5)
+    assert math.isfinite(found[0].scores["perplexity"])
+
+
 def test_numbers_are_no_texts() -> None:
     with pytest.raises(DataError, match="needs texts as tokens, but 'digits' holds numbers"):
         prepare(load({"data": "digits", "problem": "next_token"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from motley.core.errors import DataError
 from motley.core.in_training import Pass, Watched
 from motley.core.keys import Key
 from motley.core.network import Network
+from motley.methods import make_method
+from tests import tiny
 
 KEY = Key.root(5).tensor()
 
@@ -320,3 +323,13 @@ def test_a_plain_model_is_not_watched_after_the_first_look() -> None:
     assert not Network(nn.Linear(3, 2)).acts(normal(2, 3))
     for layer in (nn.Dropout(0.5), nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False)):
         assert Network(nn.Sequential(layer, nn.Linear(3, 2))).acts(normal(2, 3))
+
+
+@pytest.mark.parametrize("method", ["fedavg+hand_over_noise(sigma=1, clip=5)", "fedavg+add_stale_changes(lr=5)"])
+def test_variances_stay_numbers_under_noise(method: str) -> None:
+    """Noise and extrapolation would take them below 0, whose root is no number."""
+    module = nn.Sequential(nn.Linear(9, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
+    result = tiny.run(make_method(method), net=Network(module), rounds=3, cohort=4)
+    assert torch.isfinite(result.params).all()
+    assert bool((result.net.layout.unflatten(result.params)["1.running_var"] >= 0).all())  # type: ignore[union-attr]
+    assert all(math.isfinite(record.loss) for record in result.records if record.judged)

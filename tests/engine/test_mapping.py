@@ -129,5 +129,8 @@ def test_any_optimizer_of_torch_trains_one_by_one() -> None:
         assert result("torch_optim(name='NAdam')", "batched").summary["executor"] == "loop"
     with pytest.raises(InputError, match=r"There is no optimizer in torch.optim named 'AdamX'; did you mean 'Adam"):
         result("torch_optim(name='AdamX')", "loop")
+    for unfit in ("LBFGS", "SparseAdam", "Optimizer"):
+        with pytest.raises(InputError, match=f"The optimizer '{unfit}' of torch.optim .*; take ASGD"):
+            result(f"torch_optim(name={unfit})", "loop")
     with pytest.raises(InputError, match=r"cannot be made: .*'speed'"):
         result("torch_optim(name='NAdam', speed=3)", "loop")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,3 +138,58 @@ def test_what_a_digest_covers() -> None:
     assert code_digest(pinball(0.9)) != code_digest(pinball(0.8))
     assert code_digest(Scaled(1.0)) == code_digest(Scaled(1.0)) != code_digest(Scaled(1.5))
     assert code_digest(motley.parts.proximal(mu=0.1).penalty) == ""
+    weights = [torch.ones(3000), torch.ones(3000)]
+    weights[1][1500] = 2.0
+    assert code_digest(closing({"w": weights[0]})) != code_digest(closing({"w": weights[1]}))
+    assert code_digest(closing({"f": squared})) != code_digest(closing({"f": absolute}))
+    assert code_digest(closing(nn.CrossEntropyLoss(torch.tensor([1.0, 2.00001])))) != code_digest(
+        closing(nn.CrossEntropyLoss(torch.tensor([1.0, 2.00002])))
+    )
+    ring: list[Any] = []
+    ring.append(ring)
+    assert code_digest(closing(ring))
+
+
+def closing(held: Any) -> Callable[[Tensor, Tensor], Any]:
+    return lambda outputs, y: held
+
+
+def test_a_text_that_documents_changes_nothing() -> None:
+    spaces: list[dict[str, Any]] = [{}, {}]
+    exec("def f(x):\n    return x + 1", spaces[0])
+    exec("def f(x):\n    'Adds one.'\n    return x + 1", spaces[1])
+    assert code_digest(spaces[0]["f"]) == code_digest(spaces[1]["f"])
+
+
+def test_sets_are_the_same_in_every_process() -> None:
+    """Their order depends on a seed that each process draws."""
+    text = (
+        "from motley.core.code_digest import code_digest\n"
+        "def f(x, known=frozenset({'a', 'b', 'c', 'd'})):\n    return x in {'sum', 'mean', 'none', 'twice'}\n"
+        "print(code_digest(f))"
+    )
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", text], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(told) == 1
+
+
+class Counting(Problem):
+    def __init__(self) -> None:
+        super().__init__(name="counting")
+        self.calls, self.sizes = 0, list[int]()
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        self.calls += 1
+        self.sizes.append(len(y))
+        return squared(outputs, y)
+
+
+def test_what_an_object_collects_does_not_make_it_another(tmp_path: Path) -> None:
+    problem = Counting()
+    folder = cut(tmp_path / "run", problem=problem, lr=0.05, executor="loop")
+    assert problem.calls > 0
+    assert len(motley.resume(folder, model=nn.Linear(4, 1), data=(X, Y), problem=problem).records) == 4
