@@ -239,6 +239,11 @@ class Stopper(Listener):
     def round_ended(self, run: Run, record: Record) -> None:
         for rule in self.rules:
             if record.judged and not recorded(run.records, rule.score) and not run.recipe.diagnostics:
+                if rule.score in run.experiment.problem.goals:
+                    raise InputError(
+                        f"The score '{rule.score}' cannot be told of these test samples (perhaps they hold one class), "
+                        f"so stop='{self.text}' would never hold; judge by others, or stop by another score."
+                    )
                 known = [*record.scores, *(name for name in record.extra if record.score(name) is not None)]
                 raise UnknownNameError("recorded score", rule.score, [*known, "train_loss"])
         self._look(run)

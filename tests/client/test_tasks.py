@@ -186,6 +186,12 @@ def test_padding_may_be_a_number_that_is_no_token() -> None:
     assert math.isfinite(found[0].scores["perplexity"])
 
 
+def test_a_score_that_the_test_samples_cannot_tell_is_not_called_unknown() -> None:
+    test = (X[:20], np.ones(20, int))
+    with pytest.raises(InputError, match=r"The score 'auc' cannot be told of these test samples"):
+        motley.train(linear(1), (X, LABELS[:, 0].astype(int)), test=test, problem="binary", stop="auc>=0.9", **SMALL)
+
+
 def test_numbers_are_no_texts() -> None:
     with pytest.raises(DataError, match="needs texts as tokens, but 'digits' holds numbers"):
         prepare(load({"data": "digits", "problem": "next_token"}))
