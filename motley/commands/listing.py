@@ -95,6 +95,7 @@ def models() -> list[Row]:
 
 
 def problems() -> list[Row]:
+    import motley.methods  # noqa: F401  (it brings in the room where problems are written)
     from motley.client.problems import PROBLEMS
 
     return _registry(PROBLEMS)

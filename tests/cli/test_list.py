@@ -80,3 +80,14 @@ def test_a_part_that_needs_arguments_is_listed(motley: Motley, monkeypatch: pyte
     assert rows["pulls_to"]["hooks"] is None
     assert rows["pulls_to"]["parameters"] == {"target": None}
     assert "pulls_to" in motley("list", "parts").out
+
+
+@pytest.mark.parametrize(
+    ("kind", "some"),
+    [("problems", {"classification", "binary", "multilabel", "next_token", "wgan_gp"}), ("phases", {"train", "gan"})],
+)
+def test_a_process_that_does_nothing_else_lists_all(kind: str, some: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "motley", "list", kind, "--json"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert {row["name"] for row in json.loads(done.stdout)} >= some
