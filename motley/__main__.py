@@ -8,11 +8,13 @@ import signal
 import sys
 from typing import NoReturn
 
+INTERRUPTED = 130  # the exit code of what a shell's user has ended
+
 
 def leave_at_once(*_: object) -> None:
     """Ends the process where it stands; an import that is interrupted in the middle may hang, or tell of itself."""
     os.write(2, b"Interrupted.\n")
-    os._exit(130)
+    os._exit(INTERRUPTED)
 
 
 def main() -> NoReturn:
@@ -26,6 +28,14 @@ def main() -> NoReturn:
         from motley.commands.cli import main as command
 
         command()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            # Python ends itself by the signal where Ctrl-C met a text that it had been given to run, as it is to make
+            # a data class, even if that was seen to; this is the way round.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; taking the interpreter down needs no witness
 

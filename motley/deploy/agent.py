@@ -27,7 +27,7 @@ from motley.deploy.renewal import Renewal
 from motley.deploy.report_form import report_tree
 from motley.deploy.stations import Stations
 from motley.deploy.transfer import GoneError, Holder, fetch, until_told
-from motley.deploy.wire import SERVER, Link, Message, Subjects, happens
+from motley.deploy.wire import SERVER, Link, Message, Subjects, end, happens
 
 OUTBOX, OWN, BLOBS, HELD = "outbox/", "own/", "blobs/", "held/"
 CACHED = 4  # blobs that are kept for the next task
@@ -177,9 +177,7 @@ class Agent:
             self.phase = DONE
             self.say()
         finally:
-            worker.cancel()
-            with suppress(asyncio.CancelledError):
-                await worker
+            await end(worker)
 
     def say(self) -> None:
         """What it does and has."""

@@ -12,13 +12,12 @@ import json
 import random
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
 from motley.core.errors import InputError, MotleyError
-from motley.deploy.wire import Message, Receive, happens
+from motley.deploy.wire import Message, Receive, end, happens
 
 PING_SECONDS = 10.0
 SILENT_PINGS = 2  # unanswered, after which a line counts as cut
@@ -186,12 +185,12 @@ class NatsLink:
             raise InputError(f"No broker answers at {', '.join(self.urls)} ({self.trouble or 'no word'}).")
 
     async def close(self) -> None:
-        if self._life is not None:
-            self._life.cancel()
-            with suppress(asyncio.CancelledError, MotleyError):
-                await self._life
-        if self._session is not None and self._session.transport is not None:
-            self._session.transport.close()
+        try:
+            if self._life is not None:
+                await end(self._life)
+        finally:
+            if self._session is not None and self._session.transport is not None:
+                self._session.transport.close()
 
     def renew(self, login: Login) -> None:
         """Goes on with other credentials, over a new connection."""

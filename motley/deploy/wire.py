@@ -47,6 +47,14 @@ async def happens(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
+async def end(task: asyncio.Task[Any]) -> None:
+    """Ends a task and waits for that; whoever ends this one meanwhile is heard, too, which `await task` would hide."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # seen
+
+
 class Subjects(NamedTuple):
     """The names of a federation's subjects. The broker vouches for the sender's word in each of them.
 

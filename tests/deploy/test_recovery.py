@@ -15,6 +15,7 @@ from motley.deploy.disks import FolderDisk
 from motley.deploy.rehearsal import simulated
 from motley.deploy.renewal import Renewal, claims_of
 from motley.deploy.server_process import ServerProcess, deploy_disk
+from motley.deploy.wire import end
 from tests.deploy.field import Field, tiny
 
 
@@ -59,3 +60,30 @@ def test_credentials_are_renewed_in_time_and_only_by_better_ones() -> None:
     renewal.take(better := made(key, now, now + 500))
     assert taken == [better]
     assert not renewal.is_due
+
+
+def test_whoever_waits_for_the_end_of_another_can_be_ended_meanwhile() -> None:
+    """Otherwise an agent that is told to stop while it closes a line goes on as if nothing had been said."""
+    reached: list[str] = []
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+
+    async def closing() -> None:
+        other = asyncio.create_task(slow_to_end())
+        await asyncio.sleep(0)  # it begins
+        await end(other)
+        reached.append("went on")
+
+    async def main() -> None:
+        task = asyncio.create_task(closing())
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert reached == []
