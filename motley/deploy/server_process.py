@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
@@ -193,11 +194,19 @@ class ServerProcess:
             finally:
                 if watch is not None:
                     watch.cancel()
-                await link.close()
-                if self.broker is not None:
-                    self.broker.stop()
-                self._thread.shutdown(wait=False)
-                self.disk.close()
+                try:
+                    await link.close()
+                finally:
+                    if self.broker is not None:
+                        self.broker.stop()
+                    await self._let_go()
+
+    async def _let_go(self) -> None:
+        """Closes the folder once nothing writes to it any more: a step that is under way ends first."""
+        try:
+            await asyncio.to_thread(partial(self._thread.shutdown, wait=True, cancel_futures=True))
+        finally:
+            self.disk.close()
 
     async def _serve(self, link: NatsLink, told: Callable[[ServerProcess], None] | None) -> Result:
         serving = self.serving = self._serving(link)
